@@ -1,0 +1,7 @@
+//! Version 1 of the resources.
+
+mod cluster;
+mod status;
+
+pub use cluster::{DeletionPolicy, Durability, MySQLCluster, MySQLClusterSpec, Paused, Storage};
+pub use status::{Condition, ConditionType, InstanceRole, InstanceStatus, MySQLClusterStatus, Phase};

@@ -1,0 +1,168 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Observed state of a MySQL cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct MySQLClusterStatus {
+    /// Generation of the resource that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// State of the cluster in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Pod that takes writes in this term. It is set before the pod is opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary: Option<String>,
+    /// Number of the current primary's term: raised with every change of the primary or of the quorum,
+    /// 0 before the first primary.
+    #[serde(default)]
+    pub term: i64,
+    /// First of the terms in which this primary has been primary without a break.
+    #[serde(default)]
+    pub primary_since: i64,
+    /// Number of instances whose acknowledgements count in this term.
+    #[serde(default)]
+    pub ackers: i32,
+    /// Acknowledgements that each commit of this term waits for.
+    #[serde(default)]
+    pub required_acks: i32,
+    /// Number of instances that exist.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Number of instances in sync: an open primary, and replicas that follow it.
+    #[serde(default)]
+    pub ready_replicas: i32,
+    /// Instances in sync and instances wanted, such as 3/3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// Label selector of the instances' pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// The instances, ordered by ordinal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<InstanceStatus>,
+    /// Conditions. Every type is present once the cluster has been looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+/// State of a cluster in one word; docs/states.md describes each.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not looked at yet, or what the spec asks for can't be done.
+    Pending,
+    /// All instances are stopped, as wanted.
+    Offline,
+    /// Roles stay as they are, as wanted.
+    Paused,
+    /// No primary has been chosen yet.
+    Bootstrapping,
+    /// An instance is being copied.
+    Cloning,
+    /// The primary takes writes and all replicas are in sync.
+    Healthy,
+    /// The primary takes writes and enough replicas are in sync to acknowledge them.
+    Degraded,
+    /// The primary is there, and too few replicas are to acknowledge a write.
+    WritesBlocked,
+    /// The primary is gone, and enough replicas are there to replace it.
+    PrimaryLost,
+    /// The primary is gone, and too few replicas are there to replace it.
+    FailoverBlocked,
+    /// Too little is known to decide.
+    Incomplete,
+    /// The cluster is being deleted.
+    Deleting,
+}
+
+/// What an instance is in its cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceRole {
+    /// Takes writes.
+    Primary,
+    /// Follows the primary.
+    Replica,
+    /// On its way to following the primary.
+    Joining,
+    /// Holds transactions that the primary does not have.
+    Errant,
+    /// Can't be asked.
+    Unknown,
+}
+
+/// State of one instance. Where it is in the stream of transactions changes with every write, so it is
+/// refreshed at the cluster's resync alone; the shard's gRPC services have it fresh.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceStatus {
+    /// Name of the pod.
+    pub name: String,
+    /// What it is in the cluster.
+    pub role: InstanceRole,
+    /// Whether it serves what its role promises.
+    pub ready: bool,
+    /// What it waits for, where it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Transactions it has applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gtid_executed: Option<String>,
+    /// Whole seconds that it is behind the primary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_seconds: Option<i64>,
+    /// Random identity of the agent's run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+}
+
+/// The types of conditions.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// The primary takes writes.
+    Available,
+    /// All instances are in sync.
+    Healthy,
+    /// Something is on its way to what the spec asks for.
+    Progressing,
+    /// Less than what the spec asks for is there.
+    Degraded,
+    /// The last reconcile did all it had to.
+    ReconcileSucceeded,
+    /// The primary is gone and can't be replaced safely; the message says what is missing.
+    FailoverBlocked,
+    /// The cluster is paused.
+    Paused,
+}
+
+/// One condition.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Which condition.
+    #[serde(rename = "type")]
+    pub type_: ConditionType,
+    /// True, False or Unknown.
+    pub status: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, for people.
+    pub message: String,
+    /// Generation of the resource that the condition is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the status last changed.
+    pub last_transition_time: Time,
+}
+
+/// A list map by type, so that server-side apply merges conditions one by one.
+fn conditions_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "array",
+        "items": generator.subschema_for::<Condition>(),
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"]
+    })
+}

@@ -1,0 +1,329 @@
+//! The shard against a real API server without nodes: what it makes, repairs, leaves alone and deletes.
+//!
+//! There are no pods here, so no cluster gets beyond `Bootstrapping`; what instances do is tested where
+//! there are nodes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    future::Future,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use e2e::{
+    apiserver::{self, ApiServer},
+    paths,
+};
+use fleet_api::v1::{MySQLCluster, Phase};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Secret, Service},
+    discovery::v1::EndpointSlice,
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
+    core::NamespaceResourceScope,
+};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+/// Limit of everything that is waited for.
+const LIMIT: Duration = Duration::from_secs(40);
+const NAMESPACE: &str = "default";
+
+/// A shard manager, ended with the test.
+struct Shard {
+    process: Child,
+    metrics: String,
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = self.process.kill();
+        let _reaped = self.process.wait();
+    }
+}
+
+fn shard(server: &ApiServer, pod: &str) -> Shard {
+    let [metrics, health, grpc] = free_addresses();
+    let process = Command::new(paths::program("shard-manager"))
+        .env("KUBECONFIG", server.kubeconfig())
+        .args(["--namespace", NAMESPACE, "--pod-name", pod, "--agent-image", "fleet:1"])
+        .args(["--metrics-addr", &metrics, "--health-addr", &health, "--grpc-addr", &grpc])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    Shard { process, metrics }
+}
+
+fn free_addresses<const N: usize>() -> [String; N] {
+    let listeners = [(); N].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().to_string())
+}
+
+/// Waits until the check gives something.
+async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl FnMut() -> F) -> T {
+    let found = timeout(LIMIT, async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
+}
+
+async fn install_crds(client: &Client) {
+    let api = Api::all(client.clone());
+    for crd in fleet_api::crds() {
+        api.create(&PostParams::default(), &crd).await.unwrap();
+    }
+    let clusters: Api<MySQLCluster> = Api::namespaced(client.clone(), NAMESPACE);
+    until("the CRD is served", || async { clusters.list(&ListParams::default()).await.ok().map(drop) }).await;
+}
+
+fn orders() -> MySQLCluster {
+    serde_json::from_value(json!({
+        "apiVersion": "mysqlfleet.io/v1",
+        "kind": "MySQLCluster",
+        "metadata": { "name": "orders", "namespace": NAMESPACE },
+        "spec": {
+            "version": "9.7",
+            "storage": { "size": "1Gi" },
+            "resources": { "requests": { "cpu": "0.5", "memory": "1024Mi" } },
+            "mysqld": { "max_connections": "200" }
+        }
+    }))
+    .unwrap()
+}
+
+struct World {
+    client: Client,
+    server: ApiServer,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = apiserver::start().await.unwrap();
+        let client = server.client().await.unwrap();
+        install_crds(&client).await;
+        Self { client, server }
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    async fn created(&self) -> MySQLCluster {
+        self.api::<MySQLCluster>().create(&PostParams::default(), &orders()).await.unwrap();
+        until("the status says that all children are there", || async {
+            let cluster = self.api::<MySQLCluster>().get("orders").await.unwrap();
+            let applied = cluster.status.as_ref().is_some_and(|status| {
+                status.conditions.iter().any(|condition| condition.reason == "Applied")
+            });
+            applied.then_some(cluster)
+        })
+        .await
+    }
+
+    /// Deletes the object and waits until another one of the same name is there.
+    async fn deleted_is_made_again<K>(&self, name: &str)
+    where
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned,
+    {
+        let api = self.api::<K>();
+        let before = api.get(name).await.unwrap().uid();
+        // No garbage collector runs here, which would have to finish an orphaning.
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        api.delete(name, &params).await.unwrap();
+        until(&format!("{name} is made again"), || async {
+            api.get_opt(name).await.unwrap().filter(|object| object.uid() != before).map(drop)
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn children_are_made_repaired_and_left_alone_when_they_are_right() {
+    let world = World::new().await;
+    let shard = shard(&world.server, "shard-a");
+    let cluster = world.created().await;
+    let status = cluster.status.clone().unwrap();
+    assert_eq!(status.phase, Some(Phase::Bootstrapping));
+    assert_eq!(status.observed_generation, cluster.metadata.generation);
+    assert_eq!(status.ready.as_deref(), Some("0/3"));
+
+    for name in ["orders-replication", "orders-admin", "orders-writer", "orders-reader", "orders-tls"] {
+        world.deleted_is_made_again::<Secret>(name).await;
+    }
+    for name in ["orders-instances", "orders-primary", "orders-replicas"] {
+        world.deleted_is_made_again::<Service>(name).await;
+    }
+    for name in ["orders-primary", "orders-replicas"] {
+        world.deleted_is_made_again::<EndpointSlice>(name).await;
+    }
+    world.deleted_is_made_again::<ConfigMap>("orders-config").await;
+    world.deleted_is_made_again::<PodDisruptionBudget>("orders").await;
+    world.deleted_is_made_again::<StatefulSet>("orders").await;
+    nothing_is_written_for_three_reconciles(&shard).await;
+}
+
+#[tokio::test]
+async fn edits_are_reverted() {
+    let world = World::new().await;
+    let _shard = shard(&world.server, "shard-a");
+    world.created().await;
+    let merge = |patch: serde_json::Value| Patch::Merge(patch);
+    let params = PatchParams::default();
+
+    let secrets = world.api::<Secret>();
+    let writer = secrets.get("orders-writer").await.unwrap();
+    secrets
+        .patch("orders-writer", &params, &merge(json!({ "data": { "password": "bm9uc2Vuc2U=" } })))
+        .await
+        .unwrap();
+    until("the password is the one before", || async {
+        (secrets.get("orders-writer").await.unwrap().data == writer.data).then_some(())
+    })
+    .await;
+
+    secrets
+        .patch("orders-tls", &params, &merge(json!({ "data": { "tls.crt": "bm9uc2Vuc2U=" } })))
+        .await
+        .unwrap();
+    until("the certificate is one again", || async {
+        let data = secrets.get("orders-tls").await.unwrap().data.unwrap();
+        data["tls.crt"].0.starts_with(b"-----BEGIN CERTIFICATE").then_some(())
+    })
+    .await;
+
+    let maps = world.api::<ConfigMap>();
+    let config = maps.get("orders-config").await.unwrap();
+    maps.patch("orders-config", &params, &merge(json!({ "data": { "my.cnf": "[mysqld]\nserver_id=1" } })))
+        .await
+        .unwrap();
+    until("the my.cnf is the one before", || async {
+        (maps.get("orders-config").await.unwrap().data == config.data).then_some(())
+    })
+    .await;
+
+    let sets = world.api::<StatefulSet>();
+    sets.patch("orders", &params, &merge(json!({ "spec": { "replicas": 0 } }))).await.unwrap();
+    until("the StatefulSet has three pods again", || async {
+        (sets.get("orders").await.unwrap().spec.replicas == Some(3)).then_some(())
+    })
+    .await;
+
+    let slices = world.api::<EndpointSlice>();
+    let stray = json!({ "endpoints": [{ "addresses": ["192.0.2.1"], "conditions": { "ready": true } }] });
+    slices.patch("orders-primary", &params, &merge(stray)).await.unwrap();
+    until("no traffic goes to a stranger", || async {
+        let endpoints = slices.get("orders-primary").await.unwrap().endpoints;
+        endpoints.unwrap_or_default().is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_of_the_spec_reaches_the_children_and_a_deletion_ends() {
+    let world = World::new().await;
+    let _shard = shard(&world.server, "shard-a");
+    world.created().await;
+    let clusters = world.api::<MySQLCluster>();
+    let patch = json!({ "spec": { "mysqld": { "max_connections": "300" } } });
+    clusters.patch("orders", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let maps = world.api::<ConfigMap>();
+    until("the my.cnf has the new value", || async {
+        let text = maps.get("orders-config").await.unwrap().data.unwrap()["my.cnf"].clone();
+        text.contains("max_connections = 300").then_some(())
+    })
+    .await;
+
+    clusters.delete("orders", &DeleteParams::default()).await.unwrap();
+    until("the cluster is gone", || async {
+        clusters.get_opt("orders").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    assert!(world.api::<StatefulSet>().get_opt("orders").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn of_two_shards_one_leads_and_the_other_takes_over_at_once_when_it_ends() {
+    let world = World::new().await;
+    let mut first = shard(&world.server, "shard-a");
+    let leases = world.api::<Lease>();
+    let holder = || async {
+        let lease = leases.get_opt("shard-default").await.unwrap()?;
+        lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
+    };
+    until("the first shard leads", || async { holder().await.filter(|holder| holder == "shard-a") }).await;
+    let _second = shard(&world.server, "shard-b");
+    world.created().await;
+    assert_eq!(holder().await.as_deref(), Some("shard-a"));
+
+    let pid = nix::unistd::Pid::from_raw(first.process.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert_eq!(first.process.wait().unwrap().code(), Some(0));
+    until("the second shard leads", || async { holder().await.filter(|holder| holder == "shard-b") }).await;
+    world.deleted_is_made_again::<Service>("orders-primary").await;
+}
+
+async fn nothing_is_written_for_three_reconciles(shard: &Shard) {
+    let reconciles = |text: &str| sum(text, "controller_runtime_reconcile_total", |_| true);
+    // The Lease is renewed by PUT; nothing else is written that way.
+    let writes = |text: &str| {
+        sum(text, "rest_client_requests_total", |line| {
+            ["POST", "PATCH", "DELETE"].iter().any(|method| line.contains(&format!("method=\"{method}\"")))
+        })
+    };
+    let quiet = async {
+        let mut text = until("metrics", || metrics_of(&shard.metrics)).await;
+        let (mut written, mut wanted) = (writes(&text), reconciles(&text) + 3.0);
+        while reconciles(&text) < wanted {
+            sleep(Duration::from_millis(100)).await;
+            text = until("metrics", || metrics_of(&shard.metrics)).await;
+            if writes(&text) > written {
+                (written, wanted) = (writes(&text), reconciles(&text) + 3.0);
+            }
+        }
+    };
+    timeout(LIMIT, quiet).await.expect("three reconciles in a row that write nothing");
+}
+
+fn sum(text: &str, metric: &str, wanted: impl Fn(&str) -> bool) -> f64 {
+    text.lines()
+        .filter(|line| line.starts_with(metric) && wanted(line))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+async fn metrics_of(address: &str) -> Option<String> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.ok()?;
+    text.contains("controller_runtime_reconcile_total").then_some(text)
+}

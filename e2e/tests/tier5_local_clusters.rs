@@ -1,0 +1,98 @@
+//! The local clusters themselves: repair, cutting, growing volumes, and nothing left behind.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use e2e::cluster::cgroups::Hierarchy;
+use e2e::cluster::{Cluster, daemon, down, network, up};
+use e2e::progress::Progress;
+
+async fn up(name: &str, nodes: Option<u8>) -> Cluster {
+    up::up(&[name.to_owned()], nodes, &Progress::default()).await.unwrap().remove(0)
+}
+
+/// What a cluster has on this machine.
+fn traces(name: &str) -> Vec<String> {
+    let mut traces: Vec<String> =
+        daemon::of_cluster(name).iter().map(|pid| format!("process {pid}")).collect();
+    traces.extend(network::namespaces(name));
+    traces.extend(Hierarchy::detect().unwrap().groups(&format!("mf-{name}-")));
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let (home, runtime) = (format!("/clusters/{name}/"), format!("/run/mysql-fleet/{name}/"));
+    traces.extend(
+        mounts.lines().filter(|line| line.contains(&home) || line.contains(&runtime)).map(str::to_owned),
+    );
+    let loops = Command::new("losetup").args(["--list", "--noheadings"]).output().unwrap();
+    let loops = String::from_utf8(loops.stdout).unwrap();
+    traces.extend(loops.lines().filter(|line| line.contains(&home)).map(str::to_owned));
+    traces
+}
+
+#[tokio::test]
+async fn a_cluster_whose_parts_were_killed_is_repaired_and_leaves_nothing() {
+    let cluster = up("t-repair", None).await;
+    let links = [cluster.plan().bridge(), cluster.plan().link(0), cluster.plan().uplink().0];
+    let warm = Instant::now();
+    up("t-repair", None).await;
+    assert!(warm.elapsed() < Duration::from_secs(20), "{:?}", warm.elapsed());
+
+    // As after a crash: all of its processes at once, without a chance to say goodbye.
+    daemon::kill_all("the cluster", || daemon::of_cluster("t-repair")).await.unwrap();
+    assert!(!cluster.is_ready().await);
+    up("t-repair", None).await;
+    assert!(cluster.is_ready().await);
+
+    down::down("t-repair", false, &Progress::default()).await.unwrap();
+    assert_eq!(traces("t-repair"), Vec::<String>::new());
+    for link in links {
+        assert!(!Path::new("/sys/class/net").join(&link).exists(), "{link}");
+    }
+    assert!(!cluster.home().exists());
+    down::down("t-repair", false, &Progress::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_up_that_was_interrupted_anywhere_is_completed_by_the_next() {
+    for after in [50, 200, 500, 1000, 2000, 4000] {
+        let names = ["t-stopped".to_owned()];
+        let progress = Progress::default();
+        // Dropping the future is what an interrupt does to it: the daemons go on, the rest is not done.
+        let _ = tokio::time::timeout(Duration::from_millis(after), up::up(&names, None, &progress)).await;
+    }
+    let cluster = up("t-stopped", None).await;
+    assert!(cluster.is_ready().await);
+    let _ =
+        tokio::time::timeout(Duration::from_millis(20), down::down("t-stopped", false, &Progress::default()))
+            .await;
+    down::down("t-stopped", false, &Progress::default()).await.unwrap();
+    assert_eq!(traces("t-stopped"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn three_nodes_are_ready_and_one_can_be_cut_off() {
+    let cluster = up("t-nodes", Some(3)).await;
+    let client = cluster.client().await.unwrap();
+    let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
+    assert_eq!(nodes.list(&kube::api::ListParams::default()).await.unwrap().items.len(), 3);
+    let kubelet = std::net::SocketAddr::from((cluster.plan().node_ip(1), 10250));
+    let connect = || async {
+        tokio::time::timeout(Duration::from_secs(1), tokio::net::TcpStream::connect(kubelet))
+            .await
+            .is_ok_and(|c| c.is_ok())
+    };
+    assert!(connect().await);
+    cluster.cut(Some(1)).await.unwrap();
+    assert!(!connect().await);
+    cluster.heal(Some(1)).await.unwrap();
+    assert!(connect().await);
+    assert!(cluster.cut(Some(3)).await.unwrap_err().to_string().contains("its nodes are 0 to 2"));
+    down::down("t-nodes", false, &Progress::default()).await.unwrap();
+    assert_eq!(traces("t-nodes"), Vec::<String>::new());
+}

@@ -1,0 +1,206 @@
+//! Arguments.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::{
+    render::{self, PullPolicy, RenderOptions},
+    status::{self, Format, StatusError, StatusOptions},
+};
+
+/// Asks and deploys the shards of mysql-fleet.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-fleet", bin_name = "kubectl fleet", version, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Work with the shard of a tenant namespace
+    #[command(subcommand)]
+    Shard(Shard),
+    /// Show the state of a shard and of its MySQL clusters
+    Status(StatusArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Shard {
+    /// Print all that a tenant namespace needs, for `kubectl apply -f -`
+    Render(RenderArgs),
+}
+
+#[derive(Debug, Args)]
+struct RenderArgs {
+    /// The tenant namespace
+    #[arg(value_name = "NAMESPACE", value_parser = namespace)]
+    namespace: String,
+    /// Image of mysql-fleet, for the shard and for the agent of each MySQL pod
+    #[arg(long, env = "FLEET_IMAGE", value_name = "IMAGE", value_parser = image, default_value = render::DEFAULT_IMAGE)]
+    image: String,
+    /// Image of MySQL, for clusters that name none; {version} is replaced by the cluster's version
+    #[arg(long, env = "FLEET_MYSQL_IMAGE", value_name = "IMAGE", value_parser = image)]
+    mysql_image: Option<String>,
+    /// When nodes pull the images
+    #[arg(
+        long,
+        env = "FLEET_IMAGE_PULL_POLICY",
+        value_name = "POLICY",
+        value_enum,
+        default_value = "IfNotPresent"
+    )]
+    image_pull_policy: PullPolicy,
+    /// Pods of the shard, of which one leads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=5))]
+    replicas: u8,
+    /// Print the Namespace too, with the `restricted` Pod Security Standard enforced
+    #[arg(long)]
+    create_namespace: bool,
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// The tenant namespace [default: the one of the kubeconfig's context]
+    #[arg(long, short, env = "FLEET_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
+    namespace: Option<String>,
+    /// Form of the output
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value = "table")]
+    output: OutputArg,
+    /// Print the state again after each change, until interrupted
+    #[arg(long, short)]
+    watch: bool,
+    /// Context of the kubeconfig to use
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Path of the kubeconfig [default: $KUBECONFIG, else ~/.kube/config, else the pod's own account]
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OutputArg {
+    Table,
+    Json,
+    Yaml,
+}
+
+/// The command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The shard can't be asked.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// The objects can't be written as YAML.
+    #[error("can't write the objects as YAML: {0}")]
+    Yaml(#[from] serde_yaml_ng::Error),
+    /// The output can't be written.
+    #[error("can't write to the standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl CliError {
+    /// 2 where an argument has to be changed, else 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Status(error) if error.is_usage() => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl Cli {
+    /// Does what the arguments say.
+    pub async fn run(self) -> Result<(), CliError> {
+        match self.command {
+            Command::Shard(Shard::Render(args)) => {
+                let text = render::to_yaml(&render::render(&args.into()))?;
+                match io::stdout().write_all(text.as_bytes()) {
+                    // The reader (`head`) has seen enough.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                    written => Ok(written?),
+                }
+            }
+            Command::Status(args) => Ok(status::run(&args.into(), &mut io::stdout()).await?),
+        }
+    }
+}
+
+impl From<RenderArgs> for RenderOptions {
+    fn from(args: RenderArgs) -> Self {
+        let RenderArgs { namespace, image, mysql_image, image_pull_policy, replicas, create_namespace } =
+            args;
+        Self { namespace, image, mysql_image, image_pull_policy, replicas, create_namespace }
+    }
+}
+
+impl From<StatusArgs> for StatusOptions {
+    fn from(args: StatusArgs) -> Self {
+        let StatusArgs { namespace, output, watch, context, kubeconfig } = args;
+        let format = match output {
+            OutputArg::Table => Format::Table,
+            OutputArg::Json => Format::Json,
+            OutputArg::Yaml => Format::Yaml,
+        };
+        Self { namespace, format, watch, context, kubeconfig }
+    }
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let edges = !text.starts_with('-') && !text.ends_with('-');
+    if (1..=63).contains(&text.len()) && text.bytes().all(inner) && edges {
+        return Ok(text.to_owned());
+    }
+    Err("a namespace is 1 to 63 letters a-z, digits and '-', with a letter or digit at both ends".to_owned())
+}
+
+fn image(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err("an image is a reference such as registry.example/mysql-fleet:1.0".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(arguments: &[&str]) -> String {
+        let error = Cli::try_parse_from(arguments).expect_err("the arguments were taken");
+        assert_eq!(error.exit_code(), 2);
+        error.to_string()
+    }
+
+    #[test]
+    fn arguments_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bad_argument_is_named_with_its_value() {
+        for (arguments, name, value) in [
+            (&["kubectl-fleet", "shard", "render", "Tenant_A"][..], "<NAMESPACE>", "Tenant_A"),
+            (&["kubectl-fleet", "shard", "render", "-x"], "'-x'", "-x"),
+            (&["kubectl-fleet", "shard", "render", "a", "--replicas", "0"], "--replicas", "'0'"),
+            (&["kubectl-fleet", "shard", "render", "a", "--image", "a b"], "--image", "a b"),
+            (
+                &["kubectl-fleet", "shard", "render", "a", "--image-pull-policy", "Maybe"],
+                "--image-pull-policy",
+                "Maybe",
+            ),
+            (&["kubectl-fleet", "status", "-n", "a/b"], "--namespace", "a/b"),
+            (&["kubectl-fleet", "status", "-o", "xml"], "--output", "xml"),
+            (&["kubectl-fleet", "status", "-n", "a", "-n", "b"], "--namespace", "multiple times"),
+        ] {
+            let text = refused(arguments);
+            assert!(text.contains(name) && text.contains(value), "{arguments:?}: {text}");
+        }
+        assert!(refused(&["kubectl-fleet", "shard", "render"]).contains("<NAMESPACE>"));
+    }
+}

@@ -1,0 +1,186 @@
+//! The state as JSON and YAML: the messages of `shard.proto`, by protobuf's mapping to JSON, but for
+//! 64-bit numbers, which are numbers, and for fields without a value, which are null or empty.
+
+use fleet_proto::shard::v1::{
+    ClusterStatus, Condition, InstanceStatus, LeaseStatus, ReconcileTotal, ShardStatus,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+/// The state of a shard.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct ShardStatusView {
+    pub namespace: String,
+    pub version: String,
+    pub pod: String,
+    pub leader: bool,
+    pub lease: LeaseView,
+    pub clusters: Vec<ClusterView>,
+    pub queue_depth: u64,
+    pub reconcile_totals: Vec<ReconcileTotalView>,
+    pub observed_at: Option<Timestamp>,
+}
+
+/// The Lease of a shard.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct LeaseView {
+    pub name: String,
+    pub holder: String,
+    pub transitions: u32,
+    pub acquired_at: Option<Timestamp>,
+    pub renewed_at: Option<Timestamp>,
+}
+
+/// Reconciles of one result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct ReconcileTotalView {
+    pub result: String,
+    pub reason: String,
+    pub count: u64,
+}
+
+/// One cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct ClusterView {
+    pub summary: SummaryView,
+    pub instances: Vec<InstanceView>,
+    pub conditions: Vec<ConditionView>,
+    pub observed_at: Option<Timestamp>,
+    pub created_at: Option<Timestamp>,
+}
+
+/// One line on a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct SummaryView {
+    pub name: String,
+    pub phase: String,
+    pub primary: String,
+    pub term: u64,
+    pub replicas: u32,
+    pub ready_replicas: u32,
+    pub version: String,
+}
+
+/// One instance.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct InstanceView {
+    pub name: String,
+    pub role: String,
+    pub ready: bool,
+    pub message: String,
+    /// Seconds with an `s`, such as `1.5s`.
+    pub lag: Option<String>,
+    pub gtid_executed: String,
+    pub mysqld_version: String,
+    pub incarnation: String,
+    pub disk_total_bytes: u64,
+    pub disk_free_bytes: u64,
+}
+
+/// One condition.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct ConditionView {
+    #[serde(rename = "type")]
+    pub type_: String,
+    pub status: String,
+    pub reason: String,
+    pub message: String,
+    pub last_transition_time: Option<Timestamp>,
+}
+
+impl From<&ShardStatus> for ShardStatusView {
+    fn from(status: &ShardStatus) -> Self {
+        Self {
+            namespace: status.namespace.clone(),
+            version: status.version.clone(),
+            pod: status.pod.clone(),
+            leader: status.leader,
+            lease: lease(&status.lease.clone().unwrap_or_default()),
+            clusters: status.clusters.iter().map(cluster).collect(),
+            queue_depth: status.queue_depth,
+            reconcile_totals: status.reconcile_totals.iter().map(total).collect(),
+            observed_at: time(status.observed_at),
+        }
+    }
+}
+
+fn lease(lease: &LeaseStatus) -> LeaseView {
+    LeaseView {
+        name: lease.name.clone(),
+        holder: lease.holder.clone(),
+        transitions: lease.transitions,
+        acquired_at: time(lease.acquired_at),
+        renewed_at: time(lease.renewed_at),
+    }
+}
+
+fn total(total: &ReconcileTotal) -> ReconcileTotalView {
+    ReconcileTotalView { result: total.result.clone(), reason: total.reason.clone(), count: total.count }
+}
+
+fn cluster(cluster: &ClusterStatus) -> ClusterView {
+    let summary = cluster.summary.clone().unwrap_or_default();
+    ClusterView {
+        summary: SummaryView {
+            name: summary.name,
+            phase: summary.phase,
+            primary: summary.primary,
+            term: summary.term,
+            replicas: summary.replicas,
+            ready_replicas: summary.ready_replicas,
+            version: summary.version,
+        },
+        instances: cluster.instances.iter().map(instance).collect(),
+        conditions: cluster.conditions.iter().map(condition).collect(),
+        observed_at: time(cluster.observed_at),
+        created_at: time(cluster.created_at),
+    }
+}
+
+fn instance(instance: &InstanceStatus) -> InstanceView {
+    InstanceView {
+        name: instance.name.clone(),
+        role: instance.role.clone(),
+        ready: instance.ready,
+        message: instance.message.clone(),
+        lag: instance.lag.map(|lag| format!("{}s", duration(lag).as_secs_f64())),
+        gtid_executed: instance.gtid_executed.clone(),
+        mysqld_version: instance.mysqld_version.clone(),
+        incarnation: instance.incarnation.clone(),
+        disk_total_bytes: instance.disk_total_bytes,
+        disk_free_bytes: instance.disk_free_bytes,
+    }
+}
+
+fn condition(condition: &Condition) -> ConditionView {
+    ConditionView {
+        type_: condition.r#type.clone(),
+        status: condition.status.clone(),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        last_transition_time: time(condition.last_transition_time),
+    }
+}
+
+/// A time, unless it is none that a calendar has.
+pub(super) fn time(time: Option<prost_types::Timestamp>) -> Option<Timestamp> {
+    time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok())
+}
+
+pub(super) fn duration(duration: prost_types::Duration) -> SignedDuration {
+    SignedDuration::new(duration.seconds, duration.nanos.clamp(-999_999_999, 999_999_999))
+}

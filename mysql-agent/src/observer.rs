@@ -1,0 +1,218 @@
+//! Looks at mysqld all the time and publishes the facts of the instance.
+
+use std::{sync::Arc, time::Duration};
+
+use fleet_proto::agent::v1::{CloneFacts, CloneState, InstanceFacts, ProcessState};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::Config,
+    facts::{self, Look},
+    instance::Instance,
+    sql::{Session, SqlError},
+    supervisor::ProcessStatus,
+    volume::{self, Replacement, Volume},
+};
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+/// Facts are published at least this often.
+const PUBLISH: Duration = Duration::from_secs(1);
+/// A source must never give up on its ackers, which it does after rpl_semi_sync_source_timeout, at most 49 days.
+/// It is killed before.
+const LONGEST_WAIT: Duration = Duration::from_hours(45 * 24);
+
+/// The observer of one instance.
+#[derive(Debug)]
+pub struct Observer {
+    config: Arc<Config>,
+    volume: Arc<Volume>,
+    instance: Arc<Instance>,
+    facts: watch::Sender<InstanceFacts>,
+    session: Option<(u64, Session)>,
+    fixed: InstanceFacts,
+    clone: Option<CloneFacts>,
+    published: Option<Instant>,
+    waiting_since: Option<Instant>,
+    unguarded: bool,
+}
+
+impl Observer {
+    /// An observer and its facts.
+    pub fn new(
+        config: Arc<Config>,
+        volume: Arc<Volume>,
+        instance: Arc<Instance>,
+    ) -> (Self, watch::Receiver<InstanceFacts>) {
+        let fixed = InstanceFacts {
+            pod: config.pod.clone(),
+            incarnation: uuid::Uuid::new_v4().to_string(),
+            boot_id: volume::boot_id(),
+            volume_id: volume.id().to_owned(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            process_state: ProcessState::Starting.into(),
+            ..InstanceFacts::default()
+        };
+        let (facts, receiver) = watch::channel(fixed.clone());
+        let observer = Self {
+            config,
+            volume,
+            instance,
+            facts,
+            session: None,
+            fixed,
+            clone: None,
+            published: None,
+            waiting_since: None,
+            unguarded: false,
+        };
+        (observer, receiver)
+    }
+
+    /// Runs until the end of the agent.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut process = self.instance.process.status();
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = ticks.tick() => {}
+                () = self.instance.look.notified() => {}
+                changed = process.changed() => if changed.is_err() { return },
+            }
+            let status = process.borrow_and_update().clone();
+            let look = self.look(&status).await;
+            if let Some(look) = &look {
+                self.guard(look).await;
+                self.settle_clone(look).await;
+            }
+            // The look may have moved it on.
+            let status = process.borrow_and_update().clone();
+            self.publish(&status, look);
+        }
+    }
+
+    async fn look(&mut self, status: &ProcessStatus) -> Option<Look> {
+        let login = status.login.as_ref()?;
+        match self.ask(status.generation, login).await {
+            Ok(look) => {
+                self.instance.process.answers(status.generation, None);
+                Some(look)
+            }
+            Err(error) => {
+                self.session = None;
+                self.instance.process.answers(status.generation, Some(&error.to_string()));
+                None
+            }
+        }
+    }
+
+    async fn ask(&mut self, generation: u64, login: &crate::sql::Login) -> Result<Look, SqlError> {
+        let mut session = match self.session.take() {
+            Some((of, session)) if of == generation => session,
+            _ => Session::open(login).await?,
+        };
+        let look = facts::look(&mut session).await?;
+        self.session = Some((generation, session));
+        Ok(look)
+    }
+
+    /// Kills an open mysqld that is about to acknowledge, or does acknowledge, what no acker holds.
+    async fn guard(&mut self, look: &Look) {
+        let open = self.instance.may_be_open();
+        let unguarded = open && look.semi_sync_enabled && !look.server.semi_sync_source;
+        let waiting = self.waiting_since.filter(|_| look.commits_wait);
+        self.waiting_since = look.commits_wait.then(|| waiting.unwrap_or_else(Instant::now));
+        let waited = waiting.is_some_and(|since| since.elapsed() >= LONGEST_WAIT);
+        // Twice, since the two values are read one after the other.
+        if (unguarded && self.unguarded) || waited {
+            tracing::error!("mysqld stopped or will soon stop waiting for acknowledgements, and is killed");
+            self.instance.process.kill().await;
+        }
+        self.unguarded = unguarded;
+    }
+
+    /// Finds out how a copy ended, also one that an earlier run of the agent began.
+    async fn settle_clone(&self, look: &Look) {
+        if self.instance.cloning() {
+            return;
+        }
+        let settled = match self.volume.replacement() {
+            Ok(Some(Replacement::Cloning)) => match look.clone.as_ref().map(CloneFacts::state) {
+                // Not begun, so nothing was dropped.
+                None | Some(CloneState::Completed) => self.volume.keep_replacement(None),
+                Some(_) => {
+                    let kept = self.volume.keep_replacement(Some(Replacement::Discard));
+                    self.instance.process.kill().await;
+                    kept
+                }
+            },
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = settled {
+            tracing::error!("{error}");
+        }
+    }
+
+    fn publish(&mut self, status: &ProcessStatus, look: Option<Look>) {
+        let (term, damage) = match self.volume.term() {
+            Ok(term) => (term, None),
+            Err(error) => (0, Some(error.to_string())),
+        };
+        let replaced = !matches!(self.volume.replacement(), Ok(None)) && !self.instance.cloning();
+        let (disk_total_bytes, disk_free_bytes) = volume::disk_space(self.config.paths.volume());
+        if let Some(clone) = look.as_ref().and_then(|look| look.clone.clone()) {
+            self.clone = Some(clone);
+        }
+        if let Some(look) = &look {
+            self.fixed.mysqld_version.clone_from(&look.version);
+        }
+        let message = if status.message.is_empty() { &status.warning } else { &status.message };
+        let facts = InstanceFacts {
+            observed_at: Some(std::time::SystemTime::now().into()),
+            process_state: if damage.is_some() { ProcessState::Failed } else { status.state }.into(),
+            process_message: damage.clone().unwrap_or_else(|| message.clone()),
+            mysqld_exits: status.exits,
+            term,
+            disk_total_bytes,
+            disk_free_bytes,
+            // Data of which nobody knows whether they are whole are not shown as the instance's.
+            server: look.filter(|_| damage.is_none() && !replaced).map(|look| look.server),
+            clone: self.clone(),
+            ..self.fixed.clone()
+        };
+        self.facts.send_if_modified(|published| {
+            let due = self.published.is_none_or(|at| at.elapsed() >= PUBLISH);
+            let changed = without_clock(published) != without_clock(&facts);
+            if due || changed {
+                *published = facts;
+                self.published = Some(Instant::now());
+            }
+            due || changed
+        });
+    }
+
+    /// The copy in progress: the agent knows that it runs, mysqld how far it is.
+    fn clone(&self) -> Option<CloneFacts> {
+        let Some(own) = self.instance.clone_override() else {
+            return self.clone.clone();
+        };
+        let progress = self.clone.as_ref().filter(|clone| clone.state() == CloneState::Running);
+        Some(CloneFacts {
+            bytes_estimated: progress.map_or(0, |clone| clone.bytes_estimated),
+            bytes_copied: progress.map_or(0, |clone| clone.bytes_copied),
+            ..own
+        })
+    }
+}
+
+/// Facts without what changes all the time.
+fn without_clock(facts: &InstanceFacts) -> InstanceFacts {
+    InstanceFacts { observed_at: None, disk_free_bytes: 0, ..facts.clone() }
+}

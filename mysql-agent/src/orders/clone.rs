@@ -1,0 +1,128 @@
+//! StartClone: the data of another instance in place of the own.
+
+use std::{sync::Arc, time::Duration};
+
+use fleet_proto::agent::v1::{CloneFacts, CloneState, Endpoint, ProcessState};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Address, LookAfter, OrderError, Orders, lost};
+use crate::{
+    sql::{Session, SqlError, text, truth},
+    supervisor::ProcessStatus,
+    users::{Credentials, quoted},
+    volume::Replacement,
+};
+
+const STATEMENT: Duration = Duration::from_secs(5);
+/// Copies of large volumes take hours.
+const WHOLE_COPY: Duration = Duration::from_hours(30 * 24);
+/// "Malformed GTID set specification".
+const MALFORMED_SET: u16 = 1772;
+
+impl Orders {
+    /// Begins a copy.
+    pub async fn start_clone(
+        self: Arc<Self>,
+        term: u64,
+        donor: Option<Endpoint>,
+        expendable: String,
+    ) -> Result<(), OrderError> {
+        let donor = Address::check(donor, "donor")?;
+        let mut state = self.admit(term).await?;
+        let _look = LookAfter(&self.instance);
+        if let Some(running) = self.instance.clone_override().filter(|_| self.instance.cloning()) {
+            return if running.donor_host == donor.host { Ok(()) } else { Err(OrderError::Cloning) };
+        }
+        if self.instance.may_be_open() {
+            return Err(OrderError::Open);
+        }
+        let user = self.replication_user()?;
+        let mut session = self.running().await?.session;
+        session.run(STATEMENT, "STOP REPLICA").await?;
+        let empty = self.check_expendable(&mut session, &expendable).await?;
+        self.instance.set_clone_override(Some(CloneFacts {
+            state: CloneState::Running.into(),
+            donor_host: donor.host.clone(),
+            ..CloneFacts::default()
+        }));
+        tracing::info!(term, donor = donor.host, "copies the data of another instance");
+        let copy = Arc::clone(&self).copy(donor, user, empty);
+        state.clone = Some(AbortOnDropHandle::new(tokio::spawn(copy)));
+        Ok(())
+    }
+
+    /// Refuses what the order does not give up; returns whether the instance holds no transaction at all.
+    async fn check_expendable(&self, session: &mut Session, expendable: &str) -> Result<bool, OrderError> {
+        let query = format!(
+            "SELECT GTID_SUBTRACT(CONCAT_WS(',', NULLIF(@@GLOBAL.gtid_executed, ''), \
+               (SELECT NULLIF(s.RECEIVED_TRANSACTION_SET, '') \
+                FROM performance_schema.replication_connection_status s WHERE s.CHANNEL_NAME = '')), {}) AS kept, \
+             @@GLOBAL.gtid_executed = '' AS empty, @@GLOBAL.super_read_only AS closed",
+            quoted(expendable)
+        );
+        let row = match session.row(STATEMENT, &query).await {
+            Err(error) if error.code() == Some(MALFORMED_SET) => {
+                return Err(OrderError::Invalid { field: "expendable_gtids", problem: error.to_string() });
+            }
+            other => other?.ok_or(SqlError::NotRunning)?,
+        };
+        if !truth(&row, "closed") {
+            return Err(OrderError::Open);
+        }
+        let kept: String = text(&row, "kept").split_whitespace().collect();
+        if kept.is_empty() { Ok(truth(&row, "empty")) } else { Err(OrderError::NotExpendable(kept)) }
+    }
+
+    /// Copies to the end, and shows why it failed if it did.
+    async fn copy(self: Arc<Self>, donor: Address, user: Credentials, empty: bool) {
+        let failed = self.try_copy(&donor, &user, empty).await.err();
+        if let Some(error) = &failed {
+            tracing::error!("{error}");
+        }
+        let facts = failed.zip(self.instance.clone_override()).map(|(error, begun)| CloneFacts {
+            state: CloneState::Failed.into(),
+            error: error.to_string(),
+            ..begun
+        });
+        self.instance.set_clone_override(facts);
+        self.instance.look.notify_one();
+    }
+
+    async fn try_copy(&self, donor: &Address, user: &Credentials, empty: bool) -> Result<(), OrderError> {
+        if !empty {
+            // CLONE drops users' schemas first, which super_read_only refuses (error 1290). So it only ever fills
+            // an empty data directory, and the instance stays closed.
+            self.volume.keep_replacement(Some(Replacement::Discard))?;
+            let generation = self.instance.now().generation;
+            self.instance.process.kill().await;
+            self.running_after(generation).await?;
+        }
+        let ProcessStatus { generation, login, .. } = self.instance.now();
+        let mut session = Session::open(&login.ok_or(SqlError::NotRunning)?).await?;
+        let donors = quoted(&format!("{}:{}", donor.host, donor.port));
+        session.run(STATEMENT, &format!("SET GLOBAL clone_valid_donor_list = {donors}")).await?;
+        session.run(STATEMENT, "SET SESSION sql_mode = ''").await?;
+        let statement = format!(
+            "CLONE INSTANCE FROM {}@{}:{} IDENTIFIED BY {} REQUIRE SSL",
+            quoted(&user.username),
+            quoted(&donor.host),
+            donor.port,
+            quoted(&user.password)
+        );
+        self.volume.keep_replacement(Some(Replacement::Cloning))?;
+        match session.run(WHOLE_COPY, &statement).await {
+            Err(error) if !lost(&error) => Err(error.into()),
+            // Its end is that of mysqld, and its result is known once mysqld answers again.
+            Ok(()) | Err(_) => self.running_after(generation).await,
+        }
+    }
+
+    /// Waits until a later start of mysqld answers.
+    async fn running_after(&self, generation: u64) -> Result<(), OrderError> {
+        let mut process = self.instance.process.status();
+        let later =
+            |status: &ProcessStatus| status.generation > generation && status.state == ProcessState::Running;
+        // Fails only as the agent ends.
+        process.wait_for(later).await.map(drop).map_err(|_| OrderError::Stopping)
+    }
+}

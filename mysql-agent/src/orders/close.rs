@@ -1,0 +1,63 @@
+//! Close: read-only, receiving nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{LookAfter, OrderError, Orders};
+use crate::{
+    instance::Instance,
+    sql::{Session, SqlError},
+};
+
+/// Time that running commits have to end before mysqld is killed.
+const POLITE: Duration = Duration::from_secs(3);
+const STATEMENT: Duration = Duration::from_secs(5);
+
+impl Orders {
+    /// Makes the instance read-only and stops its receiver; what was received goes on being applied.
+    pub async fn close(self: Arc<Self>, term: u64) -> Result<(), OrderError> {
+        let mut state = self.admit(term).await?;
+        let _look = LookAfter(&self.instance);
+        state.abandon_opening().await;
+        tracing::info!(term, "closes");
+        if self.instance.may_be_open() {
+            close_or_kill(&self.instance).await;
+        }
+        // A mysqld that never answered boots closed, without replication. One that no longer answers is killed
+        // below: its receiver may go on.
+        let status = self.instance.now();
+        let Some(login) = status.login.filter(|_| status.answered && !self.instance.cloning()) else {
+            return Ok(());
+        };
+        let stop = async {
+            let mut session = Session::open(&login).await?;
+            session.run(STATEMENT, "STOP REPLICA IO_THREAD").await
+        };
+        if let Err(error) = stop.await {
+            // Killing a closed mysqld loses nothing, and a receiver that goes on would acknowledge for an old term.
+            tracing::warn!("killing mysqld, since its receiver could not be stopped: {error}");
+            self.instance.process.kill().await;
+        }
+        Ok(())
+    }
+}
+
+/// Closes an open mysqld. Where commits wait for an acknowledgement it can't be closed politely and is killed:
+/// it boots closed.
+pub(crate) async fn close_or_kill(instance: &Instance) {
+    match close_politely(instance).await {
+        Ok(()) => instance.closed(),
+        Err(error) => {
+            tracing::warn!("killing mysqld, since it could not be closed in time: {error}");
+            instance.process.kill().await;
+        }
+    }
+}
+
+/// When this returns well, mysqld is read-only and no commit runs: taking super_read_only waits for them.
+pub(crate) async fn close_politely(instance: &Instance) -> Result<(), SqlError> {
+    let login = instance.login().ok_or(SqlError::NotRunning)?;
+    let mut session = Session::open(&login).await?;
+    session.run(POLITE, "SET GLOBAL super_read_only = ON").await?;
+    // A replica with it on would wait for acknowledgements of what it applies.
+    session.run(STATEMENT, "SET GLOBAL rpl_semi_sync_source_enabled = OFF").await
+}

@@ -1,0 +1,364 @@
+//! Agents with their mysqld inside a MySQL root file system, without containers.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use fleet_proto::agent::v1::{
+    CloseRequest, Endpoint, FollowRequest, InstanceFacts, OpenRequest, ProcessState, StartCloneRequest,
+    WatchInstanceRequest, agent_service_client::AgentServiceClient,
+};
+use fleet_runtime::{
+    grpc,
+    tls::{self, Authority, CertificateRequest, Identity, Material, ReloadingIdentity, Role},
+};
+use mysql_async::{Conn, Opts, OptsBuilder, Row, SslOpts, prelude::Queryable};
+use nix::{
+    sys::signal::{Signal, kill, killpg},
+    unistd::Pid,
+};
+use tonic::{Status, transport::Channel};
+
+pub const NAMESPACE: &str = "tenant-a";
+const PATIENCE: Duration = Duration::from_mins(2);
+/// The user and group that the agents run as.
+const NOBODY: u32 = 999;
+
+/// A world of instances: one authority, one folder inside the root file system.
+pub struct World {
+    rootfs: PathBuf,
+    dir: PathBuf,
+    authority: Authority,
+    port: u16,
+}
+
+/// One agent.
+pub struct Instance {
+    pub ordinal: u16,
+    pub child: Child,
+    /// The instance's folder as this process sees it.
+    pub dir: PathBuf,
+    /// The same inside the root file system.
+    inside: PathBuf,
+    is_pid_1: bool,
+    pub mysql_port: u16,
+    pub health: SocketAddr,
+    grpc: SocketAddr,
+    identity: ReloadingIdentity,
+}
+
+impl World {
+    /// Needs root for chroot, and FLEET_MYSQLD_ROOTFS. `port` is the first of 32 that must be free.
+    pub fn new(port: u16) -> Self {
+        tls::install_provider();
+        let rootfs = PathBuf::from(
+            std::env::var("FLEET_MYSQLD_ROOTFS").expect("FLEET_MYSQLD_ROOTFS names a MySQL root file system"),
+        );
+        let dir = rootfs.join(format!("fleet-test-{}-{port}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        fs::create_dir_all(rootfs.join("etc")).unwrap();
+        fs::write(rootfs.join("etc/hosts"), "127.0.0.1 localhost\n").unwrap();
+        let agent = std::env::var_os("FLEET_AGENT_BINARY")
+            .unwrap_or_else(|| env!("CARGO_BIN_EXE_mysql-agent").into());
+        fs::copy(agent, dir.join("mysql-agent")).unwrap();
+        let authority = Authority::generate("test", jiff::Timestamp::now()).unwrap();
+        Self { rootfs, dir, authority, port }
+    }
+
+    fn material(&self, role: Role, namespace: &str) -> Material {
+        let request = CertificateRequest {
+            common_name: role.to_string(),
+            dns_names: vec!["localhost".to_owned()],
+            identity: Some(Identity { namespace: namespace.to_owned(), role }),
+            validity: Duration::from_hours(1),
+        };
+        let issued = self.authority.issue(&request, jiff::Timestamp::now()).unwrap();
+        Material { ca: self.authority.cert_pem().to_owned(), cert: issued.cert, key: issued.key }
+    }
+
+    /// Starts an instance, fresh or on the data it left.
+    pub fn start(&self, ordinal: u16) -> Instance {
+        self.start_by(ordinal, false)
+    }
+
+    /// Starts an instance in a pid namespace of its own, as in a container.
+    pub fn start_as_pid_1(&self, ordinal: u16) -> Instance {
+        self.start_by(ordinal, true)
+    }
+
+    fn start_by(&self, ordinal: u16, pid_namespace: bool) -> Instance {
+        let dir = self.dir.join(ordinal.to_string());
+        for name in ["volume", "run", "tmp", "config", "tls"] {
+            fs::create_dir_all(dir.join(name)).unwrap();
+        }
+        fs::write(
+            dir.join("config/my.cnf"),
+            "[mysqld]\ninnodb_buffer_pool_size = 64M\nmax_connections = 77\n",
+        )
+        .unwrap();
+        let material = self.material(Role::Agent, NAMESPACE);
+        for (file, text) in
+            [("ca.crt", &material.ca), ("tls.crt", &material.cert), ("tls.key", &material.key)]
+        {
+            fs::write(dir.join("tls").join(file), text).unwrap();
+        }
+        for role in ["replication", "admin", "writer", "reader"] {
+            fs::create_dir_all(dir.join("users").join(role)).unwrap();
+            fs::write(dir.join("users").join(role).join("username"), role).unwrap();
+            fs::write(dir.join("users").join(role).join("password"), password(role)).unwrap();
+        }
+        let owned =
+            Command::new("chown").arg("-R").arg(format!("{NOBODY}:{NOBODY}")).arg(&dir).status().unwrap();
+        assert!(owned.success());
+        let first = self.port + ordinal * 4;
+        let address = |offset| SocketAddr::from(([127, 0, 0, 1], first + offset));
+        let inside = Path::new("/").join(dir.strip_prefix(&self.rootfs).unwrap());
+        let path = |name: &str| inside.join(name).display().to_string();
+        let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
+        let mut command = Command::new(if pid_namespace { "unshare" } else { "chroot" });
+        if pid_namespace {
+            command.args(["--pid", "--fork", "--kill-child", "chroot"]);
+        }
+        let child = command
+            .arg(format!("--userspec={NOBODY}:{NOBODY}"))
+            .arg(&self.rootfs)
+            .arg(Path::new("/").join(self.dir.strip_prefix(&self.rootfs).unwrap()).join("mysql-agent"))
+            .args(["run", "--namespace", NAMESPACE, "--cluster", "orders", "--server-id-base", "100"])
+            .args(["--pod-name", &format!("orders-{ordinal}"), "--report-host", "localhost"])
+            .args(["--data-dir", &path("volume"), "--run-dir", &path("run"), "--tmp-dir", &path("tmp")])
+            .args(["--config-dir", &path("config"), "--tls-dir", &path("tls"), "--users-dir", &path("users")])
+            .args(["--mysql-bind-address", "127.0.0.1", "--mysql-port", &first.to_string()])
+            .args(["--grpc-addr", &address(1).to_string(), "--health-addr", &address(2).to_string()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        Instance {
+            ordinal,
+            child,
+            dir,
+            inside,
+            is_pid_1: pid_namespace,
+            mysql_port: first,
+            health: address(2),
+            grpc: address(1),
+            identity: ReloadingIdentity::new(&self.material(Role::Shard, NAMESPACE)).unwrap(),
+        }
+    }
+
+    /// A client that the instance's agent must not obey.
+    pub async fn stranger(
+        &self,
+        instance: &Instance,
+        role: Role,
+        namespace: &str,
+    ) -> AgentServiceClient<Channel> {
+        let identity = ReloadingIdentity::new(&self.material(role, namespace)).unwrap();
+        AgentServiceClient::new(connect(instance.grpc, &identity).await.unwrap())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("logs and data are kept in {}", self.dir.display());
+        } else {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            if let Some(pid) = self.mysqld() {
+                let _ = killpg(pid, Signal::SIGKILL);
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            if let Some(pid) = self.mysqld() {
+                let _ = killpg(pid, Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// Every process of this machine.
+pub fn processes() -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw)).collect()
+}
+
+pub fn password(role: &str) -> String {
+    format!("{role}'s \"pass\\word\"")
+}
+
+async fn connect(address: SocketAddr, identity: &ReloadingIdentity) -> Result<Channel, grpc::GrpcError> {
+    let expected = Identity { namespace: NAMESPACE.to_owned(), role: Role::Agent };
+    grpc::channel(address, "localhost", identity, &expected).await
+}
+
+impl Instance {
+    pub async fn agent(&self) -> AgentServiceClient<Channel> {
+        let channel =
+            until("the agent listens", || connect(self.grpc, &self.identity), Result::is_ok).await.unwrap();
+        AgentServiceClient::new(channel)
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { host: "localhost".to_owned(), port: self.mysql_port.into() }
+    }
+
+    pub async fn facts(&self) -> InstanceFacts {
+        let mut stream =
+            self.agent().await.watch_instance(WatchInstanceRequest {}).await.unwrap().into_inner();
+        stream.message().await.unwrap().unwrap().facts.unwrap()
+    }
+
+    /// Waits until the streamed facts fit.
+    pub async fn wait(&self, what: &str, fits: impl Fn(&InstanceFacts) -> bool) -> InstanceFacts {
+        let mut stream =
+            self.agent().await.watch_instance(WatchInstanceRequest {}).await.unwrap().into_inner();
+        let mut last = None;
+        let search = async {
+            while let Some(message) = stream.message().await.unwrap() {
+                let facts = message.facts.unwrap();
+                if fits(&facts) {
+                    return facts;
+                }
+                last = Some(facts);
+            }
+            panic!("instance {}: the stream ended before {what}", self.ordinal)
+        };
+        let found = tokio::time::timeout(PATIENCE, search).await.ok();
+        found.unwrap_or_else(|| panic!("instance {} is not yet: {what}; it is {last:#?}", self.ordinal))
+    }
+
+    pub async fn wait_running(&self) -> InstanceFacts {
+        self.wait("running", |facts| facts.process_state() == ProcessState::Running && facts.server.is_some())
+            .await
+    }
+
+    pub async fn follow(&self, term: u64, source: &Self) -> Result<(), Status> {
+        let request = FollowRequest { term, source: Some(source.endpoint()), acknowledge: true };
+        self.agent().await.follow(request).await.map(drop)
+    }
+
+    pub async fn open(&self, term: u64, required_acks: u32) -> Result<(), Status> {
+        self.agent().await.open(OpenRequest { term, required_acks }).await.map(drop)
+    }
+
+    pub async fn close(&self, term: u64) -> Result<(), Status> {
+        self.agent().await.close(CloseRequest { term }).await.map(drop)
+    }
+
+    pub async fn start_clone(&self, term: u64, donor: &Self, expendable: &str) -> Result<(), Status> {
+        let request = StartCloneRequest {
+            term,
+            donor: Some(donor.endpoint()),
+            expendable_gtids: expendable.to_owned(),
+        };
+        self.agent().await.start_clone(request).await.map(drop)
+    }
+
+    /// The process of mysqld, searched by its option file: the pid file may be of another pid namespace.
+    pub fn mysqld(&self) -> Option<Pid> {
+        let option_file = format!("{}/run/my.cnf", self.inside.display());
+        processes().into_iter().find(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            line.contains("mysqld\0") && line.contains(&option_file)
+        })
+    }
+
+    /// The process of the agent, which is a child of what was started where it has a pid namespace.
+    pub fn agent_process(&self) -> Pid {
+        let started = self.child.id();
+        let children =
+            fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap_or_default();
+        let child = children.split_whitespace().next().filter(|_| self.is_pid_1);
+        Pid::from_raw(child.map_or_else(|| i32::try_from(started).unwrap(), |pid| pid.parse().unwrap()))
+    }
+
+    pub fn signal_mysqld(&self, signal: Signal) {
+        kill(self.mysqld().expect("mysqld runs"), signal).unwrap();
+    }
+
+    pub fn signal_agent(&self, signal: Signal) {
+        kill(self.agent_process(), signal).unwrap();
+    }
+
+    /// A client's connection over TCP and TLS.
+    pub async fn client(&self, role: &str) -> Result<Conn, mysql_async::Error> {
+        Conn::new(self.options(role)).await
+    }
+
+    fn options(&self, role: &str) -> Opts {
+        let tls = SslOpts::default().with_root_certs(vec![self.dir.join("tls/ca.crt").into()]);
+        OptsBuilder::default()
+            .ip_or_hostname("localhost")
+            .tcp_port(self.mysql_port)
+            .user(Some(role))
+            .pass(Some(password(role)))
+            .ssl_opts(tls)
+            .prefer_socket(false)
+            .into()
+    }
+
+    /// A connection as the agent's own user, whose password is in the init file.
+    pub async fn system(&self) -> Conn {
+        let init = fs::read_to_string(self.dir.join("run/init.sql")).unwrap();
+        let password = init.split("IDENTIFIED BY '").nth(1).unwrap().split('\'').next().unwrap();
+        let options = OptsBuilder::default()
+            .socket(Some(self.dir.join("run/mysqld.sock").display().to_string()))
+            .user(Some("fleet_system"))
+            .pass(Some(password));
+        Conn::new(options).await.unwrap()
+    }
+
+    /// One value, empty where the statement fails: tables come by replication.
+    pub async fn value(&self, sql: &str) -> String {
+        let value = self.system().await.query_first::<Option<String>, _>(sql).await;
+        value.ok().flatten().flatten().unwrap_or_default()
+    }
+
+    pub async fn probe(&self, path: &str) -> u16 {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(self.health).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+}
+
+/// Repeats an attempt until its result fits.
+pub async fn until<T, F: Future<Output = T>>(
+    what: &str,
+    attempt: impl Fn() -> F,
+    fits: impl Fn(&T) -> bool,
+) -> T {
+    let search = async {
+        let mut ticks = tokio::time::interval(Duration::from_millis(50));
+        loop {
+            ticks.tick().await;
+            let value = attempt().await;
+            if fits(&value) {
+                return value;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, search).await.unwrap_or_else(|_| panic!("not yet: {what}"))
+}
+
+pub async fn rows(conn: &mut Conn, sql: &str) -> Vec<Row> {
+    conn.query(sql).await.unwrap()
+}

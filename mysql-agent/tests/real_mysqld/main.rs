@@ -1,0 +1,418 @@
+//! The agent with a real mysqld 9.7, driven over gRPC as a shard does.
+//!
+//! Needs root (for chroot) and FLEET_MYSQLD_ROOTFS, a folder with a MySQL root file system. FLEET_AGENT_BINARY
+//! names another agent than the one cargo built, such as the static one.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod harness;
+
+use std::time::Duration;
+
+use fleet_proto::agent::v1::{
+    CloneFacts, CloneState, CloseRequest, InstanceFacts, OpenRequest, ProcessState, ThreadState,
+    WatchInstanceRequest,
+};
+use fleet_runtime::tls::Role;
+use mysql_async::{Conn, prelude::Queryable};
+use nix::sys::signal::Signal;
+use tokio::time::timeout;
+use tonic::Code;
+
+use harness::{Instance, NAMESPACE, World, rows, until};
+
+/// Three instances, the first open for term 1 with one required acknowledgement.
+async fn cluster(world: &World) -> [Instance; 3] {
+    let instances = [world.start(0), world.start(1), world.start(2)];
+    for instance in &instances {
+        let facts = instance.wait_running().await;
+        let server = facts.server.unwrap();
+        assert!(server.super_read_only, "every mysqld boots closed");
+        assert_eq!(server.gtid_executed, "", "making users must not leave transactions");
+    }
+    let [primary, replicas @ ..] = &instances;
+    for replica in replicas {
+        replica.follow(1, primary).await.unwrap();
+    }
+    for replica in replicas {
+        replica
+            .wait("acknowledging", |facts| facts.server.as_ref().is_some_and(|s| s.semi_sync_replica))
+            .await;
+    }
+    primary.open(1, 1).await.unwrap();
+    instances
+}
+
+async fn table(primary: &Instance) -> Conn {
+    let mut writer = primary.client("writer").await.unwrap();
+    writer.query_drop("CREATE SCHEMA app").await.unwrap();
+    writer.query_drop("CREATE TABLE app.t (a INT PRIMARY KEY)").await.unwrap();
+    writer
+}
+
+async fn count(instance: &Instance) -> String {
+    instance.value("SELECT COUNT(*) FROM app.t").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_replicates_survives_a_crash_and_serves_only_the_shard() {
+    let world = World::new(21000);
+    let instances = cluster(&world).await;
+    let [primary, first, second] = &instances;
+
+    let mut writer = table(primary).await;
+    writer.query_drop("INSERT INTO app.t VALUES (1)").await.unwrap();
+    for replica in [first, second] {
+        until("the row is there", || count(replica), |found| found == "1").await;
+        let mut reader = replica.client("reader").await.unwrap();
+        assert_eq!(rows(&mut reader, "SELECT a FROM app.t").await.len(), 1);
+        let facts = replica.wait("in sync", |facts| {
+            let replication = facts.server.as_ref().and_then(|server| server.replication.as_ref());
+            replication.is_some_and(|r| r.lag.is_some_and(|lag| (lag.seconds, lag.nanos) == (0, 0)))
+        });
+        let facts = facts.await;
+        let replication = facts.server.unwrap().replication.unwrap();
+        assert_eq!(replication.receiver(), ThreadState::Running);
+        assert_eq!(replication.applier(), ThreadState::Running);
+    }
+    let open = |facts: &InstanceFacts| facts.server.as_ref().is_some_and(|server| !server.read_only);
+    let server = primary.wait("open", open).await.server.unwrap();
+    assert!(!server.super_read_only && server.semi_sync_source);
+    assert_eq!((server.recorded_term, server.semi_sync_required_acks, server.semi_sync_clients), (1, 1, 2));
+    assert_eq!(primary.probe("/readyz").await, 200);
+    assert_eq!(primary.probe("/metrics").await, 200);
+
+    durability_settings_hold(primary).await;
+    users_are_bounded(primary, first).await;
+    strangers_and_old_terms_are_refused(&world, primary).await;
+
+    // Orders that hold are answered without disturbing anything.
+    let before = first
+        .value("SELECT COUNT_RECEIVED_HEARTBEATS >= 0 FROM performance_schema.replication_connection_status")
+        .await;
+    first.follow(1, primary).await.unwrap();
+    primary.open(1, 1).await.unwrap();
+    assert_eq!(before, "1");
+
+    // A crash of the primary's mysqld: closed again, and opened again by the same order.
+    primary.signal_mysqld(Signal::SIGKILL);
+    let facts = primary.wait("restarted", |facts| facts.mysqld_exits == 1 && facts.server.is_some()).await;
+    assert!(facts.server.unwrap().super_read_only);
+    primary.open(1, 1).await.unwrap();
+    let mut writer = primary.client("writer").await.unwrap();
+    writer.query_drop("INSERT INTO app.t VALUES (2)").await.unwrap();
+    until("the row is there", || count(second), |found| found == "2").await;
+
+    role_change_keeps_what_was_received(&instances).await;
+}
+
+async fn durability_settings_hold(instance: &Instance) {
+    for (name, value) in [
+        ("relay_log_recovery", "0"),
+        ("sync_relay_log", "1"),
+        ("sync_binlog", "1"),
+        ("innodb_flush_log_at_trx_commit", "1"),
+        ("replica_preserve_commit_order", "1"),
+        ("skip_name_resolve", "1"),
+        ("rpl_semi_sync_source_wait_point", "AFTER_SYNC"),
+        ("rpl_semi_sync_source_wait_no_replica", "1"),
+        ("rpl_semi_sync_source_timeout", "4294967295"),
+        ("require_secure_transport", "1"),
+        ("max_connections", "77"),
+    ] {
+        assert_eq!(instance.value(&format!("SELECT @@GLOBAL.{name}")).await, value, "{name}");
+    }
+}
+
+async fn users_are_bounded(primary: &Instance, replica: &Instance) {
+    let mut writer = primary.client("writer").await.unwrap();
+    for forbidden in [
+        "CREATE TABLE mysql.x (a INT)",
+        "SELECT * FROM mysql.user",
+        "DELETE FROM mysql_fleet.term",
+        "SET GLOBAL super_read_only = OFF",
+        "SET SESSION sql_log_bin = 0",
+    ] {
+        assert!(writer.query_drop(forbidden).await.is_err(), "{forbidden}");
+    }
+    let mut admin = replica.client("admin").await.unwrap();
+    for forbidden in [
+        "SET GLOBAL super_read_only = OFF",
+        "SET GLOBAL read_only = OFF",
+        "SET SESSION sql_log_bin = 0",
+        "SET GLOBAL rpl_semi_sync_source_enabled = OFF",
+        "RESET BINARY LOGS AND GTIDS",
+        "STOP REPLICA",
+        "SHUTDOWN",
+        "ALTER USER 'fleet_system'@'localhost' IDENTIFIED BY 'x'",
+        "UPDATE mysql.user SET Super_priv = 'Y'",
+    ] {
+        assert!(admin.query_drop(forbidden).await.is_err(), "{forbidden}");
+    }
+    let mut admin = primary.client("admin").await.unwrap();
+    admin.query_drop("CREATE USER app@'%' IDENTIFIED BY 'x'").await.unwrap();
+    admin.query_drop("GRANT SELECT, INSERT ON app.* TO app@'%'").await.unwrap();
+    admin.query_drop("DROP USER app@'%'").await.unwrap();
+    let root = primary.value("SELECT COUNT(*) FROM mysql.user WHERE user = 'root'").await;
+    assert_eq!(root, "0");
+}
+
+async fn strangers_and_old_terms_are_refused(world: &World, primary: &Instance) {
+    for (role, namespace) in [(Role::Client, NAMESPACE), (Role::Agent, NAMESPACE), (Role::Shard, "tenant-b")]
+    {
+        let mut stranger = world.stranger(primary, role, namespace).await;
+        let watch = stranger.watch_instance(WatchInstanceRequest {}).await.unwrap_err();
+        let order = stranger.close(CloseRequest { term: 99 }).await.unwrap_err();
+        assert_eq!([watch.code(), order.code()], [Code::PermissionDenied; 2]);
+    }
+    assert_eq!(primary.facts().await.term, 1);
+    assert_eq!(primary.close(0).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert!(!primary.facts().await.server.unwrap().super_read_only);
+}
+
+/// The first replica takes over; what the second had received but not applied is still applied though its
+/// source changes.
+async fn role_change_keeps_what_was_received([primary, first, second]: &[Instance; 3]) {
+    second.system().await.query_drop("STOP REPLICA SQL_THREAD").await.unwrap();
+    let mut writer = primary.client("writer").await.unwrap();
+    writer.query_drop("INSERT INTO app.t VALUES (3)").await.unwrap();
+    until("it is received", || second.value(
+        "SELECT GTID_SUBTRACT(RECEIVED_TRANSACTION_SET, @@GLOBAL.gtid_executed) <> '' FROM performance_schema.replication_connection_status",
+    ), |found| found == "1").await;
+    primary.close(2).await.unwrap();
+    assert!(primary.facts().await.server.is_none_or(|server| server.super_read_only));
+    first.close(2).await.unwrap();
+    second.close(2).await.unwrap();
+    first.wait("of the new term", |facts| facts.term == 2).await;
+
+    let refused = second.open(2, 1).await;
+    if let Err(status) = refused {
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+        assert!(status.message().contains("not applied"), "{status}");
+    }
+    until("all is applied", || count(first), |found| found == "3").await;
+    second.follow(2, first).await.unwrap();
+    primary.wait_running().await;
+    primary.follow(2, first).await.unwrap();
+    first.open(2, 1).await.unwrap();
+    let mut writer = first.client("writer").await.unwrap();
+    writer.query_drop("INSERT INTO app.t VALUES (4)").await.unwrap();
+    for replica in [primary, second] {
+        until("both rows are there", || count(replica), |found| found == "4").await;
+    }
+    let old = primary.open(1, 1).await.unwrap_err();
+    assert_eq!(old.code(), Code::FailedPrecondition);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unacknowledged_commits_are_never_answered_with_ok() {
+    let world = World::new(21100);
+    let mut instances = cluster(&world).await;
+    let mut writer = table(&instances[0]).await;
+    writer.query_drop("INSERT INTO app.t VALUES (1)").await.unwrap();
+    let [primary, first, second] = &instances;
+    for replica in [first, second] {
+        until("the row is there", || count(replica), |found| found == "1").await;
+        replica.signal_mysqld(Signal::SIGSTOP);
+    }
+
+    let waiting = tokio::spawn(async move { writer.query_drop("INSERT INTO app.t VALUES (2)").await });
+    let waits = "SELECT VARIABLE_VALUE > 0 FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_wait_sessions'";
+    until("it waits", || primary.value(waits), |found| found == "1").await;
+    assert_eq!(count(primary).await, "1", "a commit without acknowledgement is invisible");
+
+    // A hung acker is closed too: it is killed.
+    first.wait("noticed", |facts| facts.server.is_none()).await;
+    first.close(2).await.unwrap();
+    let facts = first.wait_running().await;
+    assert_eq!((facts.mysqld_exits, facts.term), (0, 2));
+
+    // SIGTERM to the agent kills an open mysqld whose commits wait.
+    instances[0].signal_agent(Signal::SIGTERM);
+    assert!(waiting.await.unwrap().is_err(), "its client must not be told that the commit succeeded");
+    assert!(instances[0].child.wait().unwrap().success());
+
+    // The unacknowledged tail is there after the restart, for the shard to compare.
+    let primary = world.start(0);
+    let facts = primary.wait_running().await;
+    assert!(facts.server.unwrap().super_read_only);
+    assert_eq!(count(&primary).await, "2");
+
+    // An opening that nobody acknowledges is not open to clients, and a later order ends it.
+    assert_eq!(primary.follow(3, &instances[2]).await.map_err(|status| status.code()), Ok(()));
+    primary.close(3).await.unwrap();
+    let mut agent = primary.agent().await;
+    let mut request = tonic::Request::new(OpenRequest { term: 3, required_acks: 1 });
+    request.set_timeout(Duration::from_secs(2));
+    assert!(agent.open(request).await.is_err());
+    let half =
+        |facts: &InstanceFacts| facts.server.as_ref().is_some_and(|s| s.read_only && !s.super_read_only);
+    primary.wait("half open", half).await;
+    primary.close(4).await.unwrap();
+    let facts = primary.wait_running().await;
+    assert!(facts.server.unwrap().super_read_only);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
+    let world = World::new(21200);
+    let instances = cluster(&world).await;
+    let [primary, donor, _] = &instances;
+    let mut writer = table(primary).await;
+    writer.query_drop("INSERT INTO app.t VALUES (1)").await.unwrap();
+    until("the row is there", || count(donor), |found| found == "1").await;
+
+    let mut fresh = world.start(3);
+    fresh.wait_running().await;
+    fresh.start_clone(1, donor, "").await.unwrap();
+    let facts = fresh
+        .wait("cloned", |facts| {
+            let state = facts.clone.as_ref().map(CloneFacts::state);
+            assert_ne!(state, Some(CloneState::Failed), "{facts:?}");
+            state == Some(CloneState::Completed) && facts.server.is_some()
+        })
+        .await;
+    let clone = facts.clone.unwrap();
+    assert_eq!(clone.donor_host, "localhost");
+    assert!(clone.bytes_copied > 0 && clone.bytes_copied == clone.bytes_estimated);
+    assert_eq!(facts.mysqld_exits, 0, "the end that CLONE asks for is no crash");
+    assert_eq!(count(&fresh).await, "1");
+    fresh.follow(1, primary).await.unwrap();
+    writer.query_drop("INSERT INTO app.t VALUES (2)").await.unwrap();
+    until("the row is there", || count(&fresh), |found| found == "2").await;
+
+    // It holds transactions now, and they are not given up.
+    let refused = fresh.start_clone(1, donor, "").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains(":1-"), "{refused}");
+    let open = primary.start_clone(1, donor, "").await.unwrap_err();
+    assert!(open.message().contains("open"), "{open}");
+
+    // A donor that can't be reached: the copy fails, says why, and the instance is empty and usable after.
+    let expendable = fresh.value("SELECT @@GLOBAL.gtid_executed").await;
+    let gone = World::start(&world, 4);
+    gone.wait_running().await;
+    let endpoint = gone.endpoint();
+    drop(gone);
+    let request = fleet_proto::agent::v1::StartCloneRequest {
+        term: 1,
+        donor: Some(endpoint),
+        expendable_gtids: expendable,
+    };
+    fresh.agent().await.start_clone(request).await.unwrap();
+    let facts = fresh
+        .wait("failed and made anew", |facts| {
+            let failed = facts.clone.as_ref().is_some_and(|clone| clone.state() == CloneState::Failed);
+            failed && facts.server.as_ref().is_some_and(|server| server.gtid_executed.is_empty())
+        })
+        .await;
+    let error = facts.clone.unwrap().error;
+    assert!(error.contains("connect to remote"), "{error}");
+    fresh.follow(1, primary).await.unwrap();
+    until("all rows are there", || count(&fresh), |found| found == "2").await;
+
+    // It is copied anew though it holds data, which CLONE itself can't replace on a closed instance.
+    let expendable = fresh.value("SELECT @@GLOBAL.gtid_executed").await;
+    fresh.start_clone(1, donor, &expendable).await.unwrap();
+    let completed = |facts: &InstanceFacts| {
+        let state = facts.clone.as_ref().map(CloneFacts::state);
+        state == Some(CloneState::Completed) && facts.server.is_some()
+    };
+    fresh.wait("cloned anew", completed).await;
+    assert_eq!(count(&fresh).await, "2");
+
+    // A copy that is interrupted: the data are neither shown nor used.
+    let expendable = fresh.value("SELECT @@GLOBAL.gtid_executed").await;
+    let slow = "[mysqld]\ninnodb_buffer_pool_size = 64M\nclone_max_data_bandwidth = 4\n";
+    std::fs::write(fresh.dir.join("config/my.cnf"), slow).unwrap();
+    fresh.start_clone(1, donor, &expendable).await.unwrap();
+    fresh.wait("copying", |facts| facts.clone.as_ref().is_some_and(|clone| clone.bytes_copied > 0)).await;
+    fresh.signal_mysqld(Signal::SIGKILL);
+    fresh
+        .wait("made anew", |facts| {
+            facts.server.as_ref().is_some_and(|server| server.gtid_executed.is_empty())
+        })
+        .await;
+    fresh.follow(1, primary).await.unwrap();
+    until("all rows are there", || count(&fresh), |found| found == "2").await;
+
+    // A clean end of a closed instance: mysqld is not killed, and the data are whole.
+    fresh.signal_agent(Signal::SIGTERM);
+    assert!(fresh.child.wait().unwrap().success());
+    let again = world.start(3);
+    let facts = again.wait_running().await;
+    assert!(!facts.server.unwrap().gtid_executed.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_pid_1_it_restarts_mysqld_and_reaps_orphans() {
+    let world = World::new(21400);
+    let mut instance = world.start_as_pid_1(0);
+    instance.wait_running().await;
+    instance.signal_mysqld(Signal::SIGKILL);
+    instance.wait("restarted", |facts| facts.mysqld_exits == 1 && facts.server.is_some()).await;
+
+    // RESTART ends mysqld with exit code 16 and counts on its supervisor.
+    let before = instance.mysqld();
+    assert!(instance.system().await.query_drop("RESTART").await.is_ok());
+    until("another mysqld runs", || async { instance.mysqld() }, |now| now.is_some() && *now != before).await;
+    assert_eq!(instance.wait_running().await.mysqld_exits, 1);
+
+    // An orphan becomes the agent's child and must not stay a zombie.
+    let agent = instance.agent_process();
+    let orphan = std::process::Command::new("nsenter")
+        .args([
+            "--pid",
+            "--target",
+            &agent.to_string(),
+            "sh",
+            "-c",
+            "sleep 0.5 >/dev/null 2>&1 & echo orphaned",
+        ])
+        .output()
+        .unwrap();
+    assert!(orphan.status.success(), "{orphan:?}");
+    let children = || async {
+        let path = format!("/proc/{agent}/task");
+        let threads = std::fs::read_dir(path).unwrap().flatten();
+        threads
+            .map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default())
+            .map(|list| list.split_whitespace().count())
+            .sum::<usize>()
+    };
+    assert_eq!(children().await, 2, "mysqld and the orphan");
+    until("the orphan is gone", children, |count| *count == 1).await;
+    assert!(instance.mysqld().is_some());
+
+    instance.signal_agent(Signal::SIGTERM);
+    assert!(instance.child.wait().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_is_reported_and_recovers_by_itself() {
+    let world = World::new(21300);
+    let mut instance = world.start(0);
+    instance.wait_running().await;
+    let config = instance.dir.join("config/my.cnf");
+    std::fs::write(&config, "[mysqld]\nno_such_variable = 1\n").unwrap();
+    instance.signal_mysqld(Signal::SIGKILL);
+    let facts = instance.wait("reported", |facts| facts.process_message.contains("no_such_variable")).await;
+    assert!(facts.server.is_none());
+    assert_eq!([instance.probe("/livez").await, instance.probe("/readyz").await], [200, 503]);
+    std::fs::write(&config, "[mysqld]\n").unwrap();
+    let facts = instance.wait_running().await;
+    assert!(facts.mysqld_exits >= 2);
+
+    // A term that can't be read is never taken for 0.
+    instance.signal_agent(Signal::SIGTERM);
+    assert!(instance.child.wait().unwrap().success());
+    let term = instance.dir.join("volume/fleet/term");
+    std::fs::write(&term, "garbage").unwrap();
+    let instance = world.start(0);
+    let facts = instance.wait("failed", |facts| facts.process_state() == ProcessState::Failed).await;
+    assert!(facts.process_message.contains("fleet/term"), "{}", facts.process_message);
+    assert_eq!(instance.close(5).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert!(timeout(Duration::from_millis(100), instance.agent()).await.is_ok());
+    std::fs::remove_file(&term).unwrap();
+    instance.wait_running().await;
+}

@@ -1,0 +1,134 @@
+//! The reconcile loop: watches and queue are kube's, and what happens to a reconcile is decided here.
+//!
+//! Each reconcile has a deadline, a span, and one outcome:
+//!
+//! | outcome | next reconcile |
+//! |---|---|
+//! | success | as the reconciler says |
+//! | `Transient` | after a delay that doubles per failure up to 30 s, with jitter; `Retry-After` if longer |
+//! | `Invalid` | when the object, or something it is watched for, changes |
+//! | `Blocked` | at such a change, and at the safety interval |
+//! | `Fatal` | when it changes; until then the object is set aside, in [`Totals::set_aside`] |
+//!
+//! A reconcile that panics is `Fatal`, one that passes its deadline `Transient`. An object that can't be
+//! decoded is `Fatal` and never reaches the reconciler.
+
+mod totals;
+mod worker;
+
+use std::{fmt::Debug, future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use kube::{
+    Resource,
+    core::DeserializeGuard,
+    runtime::{
+        Config, Controller,
+        controller::{Action, Error},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+pub use totals::{ReconcileTotal, SetAside, Totals};
+use worker::Worker;
+
+use crate::error::Classified;
+
+/// Changes that come within this time of each other are one reconcile.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// Brings one object to what it says.
+pub trait Reconcile<K>: Send + Sync + 'static {
+    /// Why it can't.
+    type Error: Classified + Send + 'static;
+
+    /// One reconcile, which is dropped at the deadline: it must be safe to cancel at every await.
+    fn reconcile(&self, object: Arc<K>) -> impl Future<Output = Result<Action, Self::Error>> + Send;
+}
+
+/// How a controller runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the controller in metrics.
+    pub name: &'static str,
+    /// Namespace it works for, in every log line.
+    pub tenant: String,
+    /// Reconciles at the same time.
+    pub concurrency: NonZeroUsize,
+    /// Limit of one reconcile.
+    pub deadline: Duration,
+    /// Time after which a blocked object is looked at although nothing has changed.
+    pub safety_interval: Duration,
+}
+
+impl Options {
+    /// The fleet's times: a deadline of 30 s, and a safety interval of 10 s.
+    pub fn new(name: &'static str, tenant: impl Into<String>, concurrency: NonZeroUsize) -> Self {
+        Self {
+            name,
+            tenant: tenant.into(),
+            concurrency,
+            deadline: Duration::from_secs(30),
+            safety_interval: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The loop has ended though nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// kube's queue has stopped.
+    #[error("the queue of controller {0} has stopped")]
+    Stopped(&'static str),
+    /// kube's runner can't go on.
+    #[error("controller {name} can't go on: {message}")]
+    Runner {
+        /// Name of the controller.
+        name: &'static str,
+        /// Why.
+        message: String,
+    },
+}
+
+/// Runs a controller until `shutdown`. Reconciles that run then are finished, within their deadline.
+///
+/// The watches are `controller`'s; concurrency and debouncing of its configuration are overridden.
+pub async fn run<K, R>(
+    controller: Controller<DeserializeGuard<K>>,
+    reconciler: Arc<R>,
+    options: Options,
+    totals: Totals,
+    shutdown: CancellationToken,
+) -> Result<(), ControllerError>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    R: Reconcile<K>,
+{
+    let name = options.name;
+    let worker = Worker::new(controller.store(), reconciler, options, totals, shutdown.clone());
+    let worker = Arc::new(worker);
+    // The number of reconciles at a time is the worker's own: kube does not tell how many wait.
+    let mut outcomes = controller
+        .with_config(Config::default().debounce(DEBOUNCE))
+        .graceful_shutdown_on(shutdown.clone().cancelled_owned())
+        .run(Worker::reconcile, Worker::error_policy, worker.clone())
+        .boxed();
+    while let Some(outcome) = outcomes.next().await {
+        match outcome {
+            Ok(_) => {}
+            Err(Error::ObjectNotFound(object)) => {
+                worker.forget(object.namespace.as_deref().unwrap_or_default(), &object.name);
+            }
+            Err(Error::ReconcilerFailed(never, _)) => match never {},
+            // Watches come back by themselves, with a backoff.
+            Err(Error::QueueError(error)) => tracing::warn!(controller = name, %error, "a watch has failed"),
+            Err(Error::RunnerError(error)) => {
+                return Err(ControllerError::Runner { name, message: error.to_string() });
+            }
+        }
+    }
+    if shutdown.is_cancelled() { Ok(()) } else { Err(ControllerError::Stopped(name)) }
+}
+
+#[cfg(test)]
+mod tests;

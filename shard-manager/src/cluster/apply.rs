@@ -1,0 +1,213 @@
+//! Fifth step: the only module that writes children to the API server.
+
+use std::{collections::BTreeSet, marker::PhantomData};
+
+use fleet_api::v1::MySQLCluster;
+use fleet_runtime::{
+    apply::{Applier, ApplyError, Object, amount},
+    error::{Classified, ErrorClass},
+};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::{
+    build::{Applied, Prepared, Resources},
+    dereference::Children,
+    pod_problem,
+};
+
+/// The children could not be brought to what they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyChildrenError {
+    /// A write failed.
+    #[error(transparent)]
+    Write(#[from] ApplyError),
+    /// The volumes exist already, in another class.
+    #[error(
+        "spec.storage.storageClassName is {wanted}, and the volumes of the cluster are of class {existing}: set it \
+         back to {existing}, or make a new cluster"
+    )]
+    StorageClassFixed {
+        /// The class of the spec.
+        wanted: String,
+        /// The class of the volumes.
+        existing: String,
+    },
+}
+
+impl Classified for ApplyChildrenError {
+    fn class(&self) -> ErrorClass {
+        match self {
+            Self::Write(error) => error.class(),
+            Self::StorageClassFixed { .. } => ErrorClass::Invalid,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.reason(),
+            Self::StorageClassFixed { .. } => "StorageClassFixed",
+        }
+    }
+
+    fn retry_after(&self) -> Option<std::time::Duration> {
+        match self {
+            Self::Write(error) => error.retry_after(),
+            Self::StorageClassFixed { .. } => None,
+        }
+    }
+}
+
+/// Brings all children to what they should be. Where they are so already, nothing is sent. `unable` are the
+/// instances whose mysqld can't run as it is.
+pub async fn apply(
+    applier: &Applier,
+    cluster: &MySQLCluster,
+    prepared: Resources<Prepared>,
+    found: &Children,
+    unable: &BTreeSet<u32>,
+) -> Result<Resources<Applied>, ApplyChildrenError> {
+    let Resources {
+        config,
+        users,
+        tls,
+        services,
+        slices,
+        disruption_budget,
+        stateful_set,
+        state: PhantomData,
+    } = prepared;
+    free_unused_volumes(applier, cluster, found).await?;
+    ensure(applier, &config, found.config.as_deref()).await?;
+    for secret in &users {
+        let live = found.users.values().find(|live| live.name_any() == secret.name_any());
+        ensure(applier, secret, live.map(AsRef::as_ref)).await?;
+    }
+    ensure(applier, &tls, found.tls.as_deref()).await?;
+    for service in &services {
+        ensure(applier, service, found.services.get(&service.name_any()).map(AsRef::as_ref)).await?;
+    }
+    for slice in &slices {
+        ensure(applier, slice, found.slices.get(&slice.name_any()).map(AsRef::as_ref)).await?;
+    }
+    match (&disruption_budget, &found.disruption_budget) {
+        (Some(budget), live) => ensure(applier, budget, live.as_deref()).await?,
+        (None, Some(live)) => applier.delete(live.as_ref()).await?,
+        (None, None) => {}
+    }
+    applier.ensure(&stateful_set, found.stateful_set.as_deref()).await?;
+    grow_volumes(applier, cluster, found).await?;
+    replace_unusable_pods(applier, found, unable).await?;
+    Ok(Resources {
+        config,
+        users,
+        tls,
+        services,
+        slices,
+        disruption_budget,
+        stateful_set,
+        state: PhantomData,
+    })
+}
+
+/// Brings a child to what it should be. A live one that can't be changed to it, because a field that may
+/// never change is another one (the type of a Secret, the address type of an EndpointSlice), is replaced:
+/// these children hold nothing that can't be built again.
+async fn ensure<K: Object>(applier: &Applier, desired: &K, live: Option<&K>) -> Result<(), ApplyError> {
+    match (applier.ensure(desired, live).await, live) {
+        (Err(error), Some(live)) if error.is_rejected() => {
+            tracing::warn!(%error, "the object is replaced");
+            applier.delete(live).await?;
+            applier.ensure(desired, None).await.map(drop)
+        }
+        (result, _) => result.map(drop),
+    }
+}
+
+/// Takes back claims and StatefulSet of a storage class that the spec does not name any more, while no
+/// volume has been made: a class that does not exist would keep the cluster waiting for ever.
+async fn free_unused_volumes(
+    applier: &Applier,
+    cluster: &MySQLCluster,
+    found: &Children,
+) -> Result<(), ApplyChildrenError> {
+    let Some(wanted) = cluster.spec.storage.storage_class_name.as_ref() else {
+        return Ok(());
+    };
+    let class =
+        |claim: &PersistentVolumeClaim| claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
+    let template = found
+        .stateful_set
+        .as_ref()
+        .and_then(|set| set.spec.volume_claim_templates.as_ref()?.first().and_then(class));
+    let mut others: Vec<&PersistentVolumeClaim> = Vec::new();
+    for claim in found.claims.values() {
+        if let Some(existing) = class(claim).filter(|existing| existing != wanted) {
+            if phase(claim) != Some("Pending") {
+                return Err(ApplyChildrenError::StorageClassFixed { wanted: wanted.clone(), existing });
+            }
+            others.push(claim);
+        }
+    }
+    if let Some(set) = &found.stateful_set
+        && template.is_some_and(|template| template != *wanted)
+    {
+        applier.delete(set.as_ref()).await?;
+    }
+    for claim in others {
+        applier.delete(claim).await?;
+    }
+    Ok(())
+}
+
+/// Asks for larger volumes, one claim each; the storage driver grows them online.
+async fn grow_volumes(applier: &Applier, cluster: &MySQLCluster, found: &Children) -> Result<(), ApplyError> {
+    let size = &cluster.spec.storage.size;
+    for claim in found.claims.values() {
+        let requested = claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
+            .and_then(|quantity| amount(&quantity.0));
+        if phase(claim) == Some("Bound") && requested < amount(size) {
+            let patch = json!({ "spec": { "resources": { "requests": { "storage": size } } } });
+            applier.merge(claim.as_ref(), &patch).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes pods that can't do their work as their template was, once the template is another one. They
+/// serve nobody, so nothing is lost; a pod that serves is never touched here.
+async fn replace_unusable_pods(
+    applier: &Applier,
+    found: &Children,
+    unable: &BTreeSet<u32>,
+) -> Result<(), ApplyError> {
+    let Some(current) = found
+        .stateful_set
+        .as_ref()
+        .filter(|set| {
+            set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation
+        })
+        .and_then(|set| set.status.as_ref()?.update_revision.clone())
+    else {
+        return Ok(());
+    };
+    for (ordinal, pod) in &found.pods {
+        let outdated =
+            pod.labels().get("controller-revision-hash").is_some_and(|revision| *revision != current);
+        if outdated
+            && pod.metadata.deletion_timestamp.is_none()
+            && (unable.contains(ordinal) || pod_problem::template_unusable(pod))
+        {
+            applier.delete(pod.as_ref()).await?;
+        }
+    }
+    Ok(())
+}
+
+fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.phase.as_deref()
+}

@@ -1,0 +1,149 @@
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    cluster::dereference::Children,
+    config::PullPolicy,
+    tenant::{Keys, Seed},
+};
+
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+fn cluster(spec: &serde_json::Value) -> MySQLCluster {
+    serde_json::from_value(json!({
+        "apiVersion": "mysqlfleet.io/v1",
+        "kind": "MySQLCluster",
+        "metadata": { "name": "orders", "namespace": "tenant-a", "uid": "5f1c", "generation": 1 },
+        "spec": spec
+    }))
+    .unwrap()
+}
+
+fn keys() -> Arc<Keys> {
+    let mut keys = Keys::generate("tenant-a", now()).unwrap();
+    keys.seed = Seed::from_bytes(&[7; 32]).unwrap();
+    Arc::new(keys)
+}
+
+fn images() -> Images {
+    Images {
+        agent: "registry.example/mysql-fleet:1".to_owned(),
+        mysql: "registry.example/mysql:{version}".to_owned(),
+        pull_policy: PullPolicy::IfNotPresent,
+    }
+}
+
+fn built(
+    spec: &serde_json::Value,
+    children: Children,
+    traffic: &Traffic,
+) -> Result<Resources<Prepared>, BuildError> {
+    build(&Inputs {
+        cluster: &cluster(spec),
+        namespace: "tenant-a",
+        found: &Dereferenced { keys: keys(), children },
+        traffic,
+        pods: 3,
+        images: &images(),
+        now: now(),
+    })
+}
+
+fn pods() -> BTreeMap<u32, Arc<k8s_openapi::api::core::v1::Pod>> {
+    (0..3)
+        .map(|ordinal| {
+            let pod = serde_json::from_value(json!({
+                "metadata": { "name": format!("orders-{ordinal}"), "namespace": "tenant-a", "uid": format!("pod-{ordinal}") },
+                "spec": { "nodeName": "node-1", "containers": [] },
+                "status": { "podIP": format!("10.0.0.{ordinal}") }
+            }))
+            .unwrap();
+            (ordinal, Arc::new(pod))
+        })
+        .collect()
+}
+
+#[test]
+fn a_small_spec_makes_all_children() {
+    let traffic = Traffic { primary: Some(InstanceId(0)), replicas: vec![InstanceId(1), InstanceId(2)] };
+    let children = Children { pods: pods(), ..Children::default() };
+    let spec = json!({
+        "version": "9.7",
+        "storage": { "size": "1Gi" },
+        "resources": { "limits": { "memory": "1Gi" } },
+        "mysqld": { "max_connections": "200" }
+    });
+    let Resources { config, users, tls, services, slices, disruption_budget, stateful_set, .. } =
+        built(&spec, children, &traffic).unwrap();
+    insta::assert_yaml_snapshot!("config", config);
+    insta::assert_yaml_snapshot!("users", users);
+    insta::assert_yaml_snapshot!("services", services);
+    insta::assert_yaml_snapshot!("slices", slices);
+    insta::assert_yaml_snapshot!("disruption_budget", disruption_budget);
+    insta::assert_yaml_snapshot!("stateful_set", stateful_set);
+    let keys: Vec<String> = tls.data.unwrap().into_keys().collect();
+    assert_eq!(keys, ["ca.crt", "tls.crt", "tls.key"]);
+}
+
+#[test]
+fn one_instance_has_no_disruption_budget() {
+    let spec = json!({ "replicas": 1, "version": "9.7", "storage": { "size": "1Gi" } });
+    assert!(built(&spec, Children::default(), &Traffic::default()).unwrap().disruption_budget.is_none());
+}
+
+#[test]
+fn a_key_that_the_operator_owns_is_refused_though_the_api_server_let_it_through() {
+    let spec =
+        json!({ "version": "9.7", "storage": { "size": "1Gi" }, "mysqld": { "super_read_only": "OFF" } });
+    let text = built(&spec, Children::default(), &Traffic::default()).unwrap_err().to_string();
+    assert!(text.contains("spec.mysqld") && text.contains("super_read_only"), "{text}");
+}
+
+#[test]
+fn a_good_certificate_is_kept_and_an_edited_one_is_made_anew() {
+    let keys = keys();
+    let make = |live: Option<&Secret>| {
+        build(&Inputs {
+            cluster: &cluster(&json!({ "version": "9.7", "storage": { "size": "1Gi" } })),
+            namespace: "tenant-a",
+            found: &Dereferenced {
+                keys: Arc::clone(&keys),
+                children: Children { tls: live.cloned().map(Arc::new), ..Children::default() },
+            },
+            traffic: &Traffic::default(),
+            pods: 3,
+            images: &images(),
+            now: now(),
+        })
+        .unwrap()
+        .tls
+    };
+    let first = make(None);
+    assert_eq!(make(Some(&first)), first);
+    let mut edited = first.clone();
+    edited.data.as_mut().unwrap().insert("tls.key".to_owned(), k8s_openapi::ByteString(b"nonsense".to_vec()));
+    let repaired = make(Some(&edited));
+    assert_ne!(repaired, edited);
+    assert_ne!(repaired.data, first.data);
+}
+
+#[test]
+fn a_claim_template_that_exists_is_kept_though_the_size_has_grown() {
+    let old = built(
+        &json!({ "version": "9.7", "storage": { "size": "1Gi" } }),
+        Children::default(),
+        &Traffic::default(),
+    )
+    .unwrap()
+    .stateful_set;
+    let children = Children { stateful_set: Some(Arc::new(old.clone())), ..Children::default() };
+    let new =
+        built(&json!({ "version": "9.7", "storage": { "size": "2Gi" } }), children, &Traffic::default())
+            .unwrap()
+            .stateful_set;
+    assert_eq!(new.spec.volume_claim_templates, old.spec.volume_claim_templates);
+}

@@ -1,0 +1,110 @@
+//! First step: what the API server has of a cluster, from the kept objects.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use fleet_api::{
+    names::{self, UserRole},
+    v1::MySQLCluster,
+};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service},
+    discovery::v1::EndpointSlice,
+    policy::v1::PodDisruptionBudget,
+};
+use kube::ResourceExt as _;
+
+use crate::{
+    stores::{Stores, cluster_of},
+    tenant::Keys,
+};
+
+/// What a reconcile works with besides the cluster's own object.
+#[derive(Debug)]
+pub struct Dereferenced {
+    /// The tenant's keys.
+    pub keys: Arc<Keys>,
+    /// The children as they are.
+    pub children: Children,
+}
+
+/// The children of a cluster as they are.
+#[derive(Debug, Default)]
+pub struct Children {
+    /// The my.cnf keys of the user.
+    pub config: Option<Arc<ConfigMap>>,
+    /// The accounts.
+    pub users: BTreeMap<UserRole, Arc<Secret>>,
+    /// The certificate.
+    pub tls: Option<Arc<Secret>>,
+    /// The Services by name.
+    pub services: BTreeMap<String, Arc<Service>>,
+    /// The EndpointSlices by name.
+    pub slices: BTreeMap<String, Arc<EndpointSlice>>,
+    /// The PodDisruptionBudget.
+    pub disruption_budget: Option<Arc<PodDisruptionBudget>>,
+    /// The StatefulSet.
+    pub stateful_set: Option<Arc<StatefulSet>>,
+    /// The pods by ordinal.
+    pub pods: BTreeMap<u32, Arc<Pod>>,
+    /// The volume claims by ordinal.
+    pub claims: BTreeMap<u32, Arc<PersistentVolumeClaim>>,
+}
+
+/// The objects that a cluster refers to are not there.
+#[derive(Debug, thiserror::Error)]
+pub enum DereferenceError {
+    /// The tenant's keys have not been made or can't be read.
+    #[error("the tenant's keys are not there: see the log of the shard on Secret {0}")]
+    NoKeys(String),
+}
+
+/// Looks up everything that belongs to the cluster.
+pub fn dereference(
+    cluster: &MySQLCluster,
+    namespace: &str,
+    stores: &Stores,
+    keys: Option<Arc<Keys>>,
+) -> Result<Dereferenced, DereferenceError> {
+    let keys = keys.ok_or_else(|| DereferenceError::NoKeys(names::shard_ca_secret(namespace)))?;
+    Ok(Dereferenced { keys, children: children(&cluster.name_any(), stores) })
+}
+
+/// The children of the cluster of this name.
+pub fn children(name: &str, stores: &Stores) -> Children {
+    let services =
+        [names::instances_service(name), names::primary_service(name), names::replicas_service(name)];
+    Children {
+        config: stores.get(&stores.config_maps, &names::config_map(name)),
+        users: UserRole::ALL
+            .into_iter()
+            .filter_map(|role| Some((role, stores.get(&stores.secrets, &names::user_secret(name, role))?)))
+            .collect(),
+        tls: stores.get(&stores.secrets, &names::tls_secret(name)),
+        slices: services
+            .iter()
+            .filter_map(|service| Some((service.clone(), stores.get(&stores.endpoint_slices, service)?)))
+            .collect(),
+        services: services
+            .into_iter()
+            .filter_map(|service| {
+                let found = stores.get(&stores.services, &service)?;
+                Some((service, found))
+            })
+            .collect(),
+        disruption_budget: stores.get(&stores.disruption_budgets, name),
+        stateful_set: stores.get(&stores.stateful_sets, name),
+        pods: of_cluster(stores.pods.state(), name, name),
+        claims: of_cluster(stores.volume_claims.state(), name, &format!("data-{name}")),
+    }
+}
+
+fn of_cluster<K: kube::Resource>(all: Vec<Arc<K>>, cluster: &str, prefix: &str) -> BTreeMap<u32, Arc<K>> {
+    all.into_iter()
+        .filter(|object| cluster_of(object.as_ref()) == Some(cluster))
+        .filter_map(|object| {
+            let ordinal = names::ordinal(prefix, object.meta().name.as_deref()?)?;
+            Some((ordinal, object))
+        })
+        .collect()
+}

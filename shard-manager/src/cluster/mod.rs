@@ -1,0 +1,314 @@
+//! The MySQLCluster controller: one reconcile is dereference, observe, decide, build, apply, status.
+//!
+//! | step | module | what it may do |
+//! |---|---|---|
+//! | dereference | [`dereference`] | read the kept objects |
+//! | observe | [`observe`] | read what agents have said |
+//! | decide | `fleet_topology::decide` | nothing: pure |
+//! | build | [`build`] | nothing: pure |
+//! | apply | [`apply`], [`orders`] | write children, give orders |
+//! | status | [`status`], [`publish`] | write the status |
+
+pub mod apply;
+pub mod build;
+pub mod delete;
+pub mod dereference;
+mod error;
+pub mod observe;
+pub mod orders;
+pub mod pod_problem;
+pub mod publish;
+pub mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use fleet_api::{names, v1::MySQLCluster};
+use fleet_proto::agent::v1::{InstanceFacts, ProcessState};
+use fleet_runtime::{
+    apply::Applier,
+    controller::Reconcile,
+    error::{Classified, ErrorClass},
+};
+use fleet_topology::{AckerIdentity, Decision, InstanceId, State, Term, TermRecord, decide};
+use jiff::Timestamp;
+use kube::{Api, ResourceExt as _, runtime::controller::Action};
+use tokio::sync::{Mutex, watch};
+
+use build::{Applied, Resources, Traffic};
+use delete::Progress;
+use dereference::{Children, Dereferenced};
+pub use error::ReconcileError;
+use observe::{Detail, Observation};
+use publish::Publisher;
+use status::Outcome;
+
+use crate::{
+    agents::{Agents, Target},
+    config::Images,
+    stores::Stores,
+    tenant::Keys,
+};
+
+/// Reconcile again after this time though nothing has changed: what moves without an event (positions,
+/// lag, disks) is then refreshed.
+const RESYNC: Duration = Duration::from_secs(10);
+/// The same while something is under way.
+const RESYNC_UNSETTLED: Duration = Duration::from_secs(1);
+/// How many records a reconcile writes at most: a bootstrap takes one, a change of the quorum one.
+const MAX_RECORDS: usize = 3;
+
+/// The controller of a namespace's clusters.
+pub struct Reconciler {
+    /// The namespace.
+    pub namespace: String,
+    /// Images of MySQL pods.
+    pub images: Images,
+    /// The kept objects.
+    pub stores: Stores,
+    /// The only writer.
+    pub applier: Applier,
+    /// The connections to the instances.
+    pub agents: Arc<Agents>,
+    /// The tenant's keys, once they are there.
+    pub keys: watch::Receiver<Option<Arc<Keys>>>,
+    /// Writes statuses and events.
+    pub publisher: Publisher,
+    /// The clusters, for reading one past the cache.
+    pub clusters: Api<MySQLCluster>,
+    /// By UID of the cluster, what is remembered between reconciles.
+    pub memory: Mutex<HashMap<String, Memory>>,
+}
+
+/// What is remembered of a cluster between reconciles. Losing it is safe.
+#[derive(Default)]
+pub struct Memory {
+    /// The ackers of the last decision.
+    ackers: Vec<AckerIdentity>,
+    /// The record that this process has written last.
+    record: Option<TermRecord>,
+}
+
+/// What was observed and decided, with the object that it was decided for.
+struct Decided {
+    cluster: MySQLCluster,
+    found: Dereferenced,
+    decision: Decision,
+    details: BTreeMap<u32, Detail>,
+}
+
+impl Reconcile<MySQLCluster> for Reconciler {
+    type Error = ReconcileError;
+
+    async fn reconcile(&self, cluster: Arc<MySQLCluster>) -> Result<Action, ReconcileError> {
+        if cluster.namespace().as_deref() != Some(&self.namespace) {
+            return Err(ReconcileError::ForeignNamespace {
+                cluster: cluster.name_any(),
+                namespace: cluster.namespace().unwrap_or_default(),
+            });
+        }
+        if cluster.metadata.deletion_timestamp.is_some() {
+            return self.delete(&cluster).await;
+        }
+        if cluster.spec.paused.reconcile {
+            self.publisher.publish(&cluster, status::paused(&cluster, Timestamp::now())).await?;
+            return Ok(Action::await_change());
+        }
+        let cluster = if delete::has_finalizer(&cluster) {
+            MySQLCluster::clone(&cluster)
+        } else {
+            delete::add_finalizer(&self.applier, &cluster).await?
+        };
+        match self.look(&cluster).await {
+            Ok(decided) => Box::pin(self.act(&decided)).await,
+            Err(error) => {
+                if error.class() != ErrorClass::Transient {
+                    let text = error.to_string();
+                    let status = status::undecided(&cluster, error.reason(), &text, Timestamp::now());
+                    self.publisher.publish(&cluster, status).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Reconciler {
+    /// Dereference, observe, decide. A new record is written and decided on again until none is needed.
+    async fn look(&self, cluster: &MySQLCluster) -> Result<Decided, ReconcileError> {
+        let name = cluster.name_any();
+        let uid = cluster.uid().unwrap_or_default();
+        let keys = self.keys.borrow().clone();
+        let found = dereference::dereference(cluster, &self.namespace, &self.stores, keys)?;
+        self.hold_connections(&name, &found.children);
+        let mut cluster = self.up_to_date(cluster.clone(), &uid).await?;
+        for _ in 0..MAX_RECORDS {
+            let ackers = self.memory.lock().await.entry(uid.clone()).or_default().ackers.clone();
+            let sighting = |pod: &str| self.agents.sighting(&name, pod);
+            let Observation { view, details } =
+                observe::observe(&cluster, &found.children.pods, sighting, ackers)?;
+            let decision = decide(&view);
+            let mut memory = self.memory.lock().await;
+            memory.entry(uid.clone()).or_default().ackers.clone_from(&decision.ackers);
+            drop(memory);
+            let Some(record) = decision.record else {
+                return Ok(Decided { cluster, found, decision, details });
+            };
+            cluster = self.begin_term(&cluster, &uid, record).await?;
+        }
+        Err(ReconcileError::TooManyRecords { cluster: name })
+    }
+
+    async fn begin_term(
+        &self,
+        cluster: &MySQLCluster,
+        uid: &str,
+        record: TermRecord,
+    ) -> Result<MySQLCluster, ReconcileError> {
+        let written = self.publisher.begin_term(cluster, &record).await?;
+        self.memory.lock().await.entry(uid.to_owned()).or_default().record = Some(record);
+        Ok(written)
+    }
+
+    /// The cluster with a record no older than the one that this process has written last: a cache that
+    /// lags must not bring an old term back. Where the API server itself has an older record, somebody has
+    /// edited the status, and it is put back.
+    async fn up_to_date(&self, cached: MySQLCluster, uid: &str) -> Result<MySQLCluster, ReconcileError> {
+        let term = |cluster: &MySQLCluster| cluster.status.as_ref().map_or(0, |status| status.term);
+        let written = self.memory.lock().await.get(uid).and_then(|memory| memory.record);
+        let Some(written) = written else { return Ok(cached) };
+        let behind =
+            |cluster: &MySQLCluster| u64::try_from(term(cluster)).is_ok_and(|term| Term(term) < written.term);
+        if !behind(&cached) {
+            return Ok(cached);
+        }
+        let live = self.clusters.get(&cached.name_any()).await.map_err(ReconcileError::Read)?;
+        if behind(&live) {
+            tracing::warn!(cluster = cached.name_any(), "the term in the status was lowered; it is put back");
+            return self.begin_term(&live, uid, written).await;
+        }
+        Ok(live)
+    }
+
+    /// Build, apply, status.
+    async fn act(&self, decided: &Decided) -> Result<Action, ReconcileError> {
+        let Decided { cluster, found, decision, details } = decided;
+        let name = cluster.name_any();
+        // Orders first, and whatever becomes of the objects: a role is worth more than a Service.
+        orders::send(&self.agents, &self.namespace, &name, decision);
+        let applied = self.bring_about(cluster, found, decision, &unable(details)).await;
+        let text = applied.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let outcome = match &applied {
+            Ok(applied) => Outcome::Succeeded(applied),
+            Err(error) => Outcome::Failed { reason: error.reason(), message: &text },
+        };
+        let worth_telling = applied.as_ref().err().is_none_or(|error| error.class() != ErrorClass::Transient);
+        if worth_telling {
+            let status = status::decided(cluster, decision, details, outcome, Timestamp::now());
+            self.publisher.publish(cluster, status).await?;
+        }
+        applied?;
+        let settled = matches!(decision.state, State::Healthy | State::Offline | State::Paused);
+        Ok(Action::requeue(if settled { RESYNC } else { RESYNC_UNSETTLED }))
+    }
+
+    async fn bring_about(
+        &self,
+        cluster: &MySQLCluster,
+        found: &Dereferenced,
+        decision: &Decision,
+        unable: &BTreeSet<u32>,
+    ) -> Result<Resources<Applied>, ReconcileError> {
+        let prepared = build::build(&build::Inputs {
+            cluster,
+            namespace: &self.namespace,
+            found,
+            traffic: &traffic(&cluster.name_any(), &found.children, decision),
+            pods: decision.pods,
+            images: &self.images,
+            now: Timestamp::now(),
+        })?;
+        Ok(apply::apply(&self.applier, cluster, prepared, &found.children, unable).await?)
+    }
+
+    async fn delete(&self, cluster: &MySQLCluster) -> Result<Action, ReconcileError> {
+        let name = cluster.name_any();
+        self.agents.hold(&name, Vec::new());
+        self.memory.lock().await.remove(&cluster.uid().unwrap_or_default());
+        if !delete::has_finalizer(cluster) {
+            return Ok(Action::await_change());
+        }
+        let found = dereference::children(&name, &self.stores);
+        let now = Timestamp::now();
+        match delete::proceed(&self.applier, cluster, &found, now).await? {
+            Progress::Waiting(left) => {
+                let text = format!("waits until {left} is gone");
+                self.publisher.publish(cluster, status::deleting(cluster, &text, now)).await?;
+                Ok(Action::requeue(RESYNC_UNSETTLED))
+            }
+            Progress::Done { left } => {
+                if let Some(left) = left {
+                    tracing::warn!(
+                        cluster = name,
+                        left,
+                        "the cluster is deleted while a child is still on its way out"
+                    );
+                }
+                Ok(Action::await_change())
+            }
+        }
+    }
+
+    fn hold_connections(&self, cluster: &str, children: &Children) {
+        let targets = children.pods.values().filter_map(|pod| {
+            let name = pod.name_any();
+            let ip = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
+            Some(Target {
+                server_name: names::instance_host(&self.namespace, cluster, &name),
+                pod_uid: pod.uid()?,
+                address: SocketAddr::new(ip, names::PORT_AGENT),
+                pod: name,
+            })
+        });
+        self.agents.hold(cluster, targets.collect());
+    }
+}
+
+/// The instances whose mysqld can't be run, or ends again and again before it answers.
+fn unable(details: &BTreeMap<u32, Detail>) -> BTreeSet<u32> {
+    let fails = |facts: &InstanceFacts| match facts.process_state() {
+        ProcessState::Failed => true,
+        ProcessState::Exited | ProcessState::Starting => {
+            facts.mysqld_exits > 1 && facts.mysqld_version.is_empty()
+        }
+        ProcessState::Unspecified
+        | ProcessState::Initializing
+        | ProcessState::Running
+        | ProcessState::Stopping => false,
+    };
+    details
+        .iter()
+        .filter(|(_, detail)| detail.facts.as_deref().is_some_and(fails))
+        .map(|(ordinal, _)| *ordinal)
+        .collect()
+}
+
+/// Where traffic goes from now on: an instance that can't be asked keeps what it has.
+fn traffic(cluster: &str, children: &Children, decision: &Decision) -> Traffic {
+    let instances = |service: String| -> Vec<InstanceId> {
+        let endpoints = children.slices.get(&service).and_then(|slice| slice.endpoints.as_ref());
+        endpoints
+            .into_iter()
+            .flatten()
+            .filter_map(|endpoint| names::ordinal(cluster, endpoint.target_ref.as_ref()?.name.as_deref()?))
+            .map(InstanceId)
+            .collect()
+    };
+    let primary = instances(names::primary_service(cluster)).first().copied();
+    let (primary, replicas) = decision.traffic.after(primary, &instances(names::replicas_service(cluster)));
+    Traffic { primary, replicas }
+}

@@ -1,0 +1,318 @@
+//! Second step: what is known of the instances, in the words of `fleet-topology`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use fleet_api::{
+    names,
+    v1::{self, MySQLCluster, MySQLClusterStatus},
+};
+use fleet_proto::agent::v1 as proto;
+use fleet_topology::{
+    AckerIdentity, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
+    InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts, ServerFacts, Term, TermRecord,
+    ThreadState,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+
+use crate::{agents::Sighting, cluster::pod_problem};
+
+/// Everything observed about a cluster.
+#[derive(Debug)]
+pub struct Observation {
+    /// What the decision is made from.
+    pub view: ClusterView,
+    /// By ordinal, what only the status and people read.
+    pub details: BTreeMap<u32, Detail>,
+}
+
+/// What is known of an instance beyond what a decision needs.
+#[derive(Debug, Default)]
+pub struct Detail {
+    /// What the agent says, if it is fresh.
+    pub facts: Option<Arc<proto::InstanceFacts>>,
+    /// Why the pod or the agent is not as it should be.
+    pub problem: Option<String>,
+}
+
+/// The cluster can't be observed.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// The status has been edited to something no shard writes.
+    #[error("status.{field} of the MySQLCluster is {value}, which no shard writes: {expected}")]
+    Status {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+}
+
+/// Merges the pods and what their agents say.
+pub fn observe(
+    cluster: &MySQLCluster,
+    pods: &BTreeMap<u32, Arc<Pod>>,
+    sighting: impl Fn(&str) -> Sighting,
+    ackers: Vec<AckerIdentity>,
+) -> Result<Observation, ObserveError> {
+    let name = cluster.name_any();
+    let replicas = u32::try_from(cluster.spec.replicas).unwrap_or_default();
+    let resolver = Resolver { cluster: &name, namespace: &cluster.namespace().unwrap_or_default() };
+    let mut ordinals: Vec<u32> = (0..replicas).chain(pods.keys().copied()).collect();
+    ordinals.sort_unstable();
+    ordinals.dedup();
+
+    let mut instances = Vec::with_capacity(ordinals.len());
+    let mut details = BTreeMap::new();
+    for ordinal in ordinals {
+        let pod = pods.get(&ordinal);
+        let Sighting { facts, unknown_for, problem } = sighting(&names::pod(&name, ordinal));
+        let pod_problem = pod.and_then(|pod| pod_problem::of(pod));
+        let (observed, undecodable) = match &facts {
+            None => (unknown(unknown_for), None),
+            Some(facts) => match resolver.facts(facts) {
+                Ok(facts) => (Observed::Known(facts), None),
+                Err(message) => (unknown(unknown_for), Some(message)),
+            },
+        };
+        instances.push(InstanceView { id: InstanceId(ordinal), pod: pod_state(pod), facts: observed });
+        let problem = pod_problem.or(undecodable).or(problem);
+        details.insert(ordinal, Detail { facts, problem });
+    }
+    let view = ClusterView {
+        replicas,
+        offline: cluster.spec.offline,
+        paused: cluster.spec.paused.clustering,
+        durability: match cluster.spec.durability {
+            v1::Durability::Strict => Durability::Strict,
+            v1::Durability::Relaxed => Durability::Relaxed,
+        },
+        record: record(&name, cluster.status.as_ref())?,
+        ackers,
+        instances,
+    };
+    Ok(Observation { view, details })
+}
+
+fn unknown<T>(age: std::time::Duration) -> Observed<T> {
+    Observed::Unknown { for_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX) }
+}
+
+/// The record of the current term, from the status.
+pub fn record(name: &str, status: Option<&MySQLClusterStatus>) -> Result<TermRecord, ObserveError> {
+    let Some(status) = status.filter(|status| status.term != 0) else {
+        return Ok(TermRecord::NONE);
+    };
+    let bad = |field, value: &dyn ToString, expected| ObserveError::Status {
+        field,
+        value: value.to_string(),
+        expected,
+    };
+    let term = |field, value: i64| {
+        u64::try_from(value).map(Term).map_err(|_| bad(field, &value, "a term is never negative"))
+    };
+    let primary = status
+        .primary
+        .as_deref()
+        .map(|pod| {
+            names::ordinal(name, pod)
+                .map(InstanceId)
+                .ok_or_else(|| bad("primary", &pod, "the primary is a pod of the cluster"))
+        })
+        .transpose()?;
+    let count =
+        |field, value: i32| u32::try_from(value).map_err(|_| bad(field, &value, "a count is never negative"));
+    let quorum = Quorum::new(count("ackers", status.ackers)?, count("requiredAcks", status.required_acks)?)
+        .map_err(|_| bad("requiredAcks", &status.required_acks, "it is at most status.ackers"))?;
+    Ok(TermRecord {
+        term: term("term", status.term)?,
+        primary,
+        primary_since: term("primarySince", status.primary_since)?,
+        quorum,
+    })
+}
+
+fn pod_state(pod: Option<&Arc<Pod>>) -> PodState {
+    let Some(pod) = pod else { return PodState::Absent };
+    if pod.metadata.deletion_timestamp.is_some() {
+        return PodState::Terminating;
+    }
+    match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
+        Some("Running") => PodState::Running,
+        Some("Failed" | "Succeeded") => PodState::Absent,
+        _ => PodState::Pending,
+    }
+}
+
+/// Turns the words of the wire into those of a decision. Whatever can't be read makes the whole facts
+/// unreadable: a set that could not be parsed must never count as empty.
+struct Resolver<'a> {
+    cluster: &'a str,
+    namespace: &'a str,
+}
+
+impl Resolver<'_> {
+    fn facts(&self, facts: &proto::InstanceFacts) -> Result<InstanceFacts, String> {
+        Ok(InstanceFacts {
+            boot_id: facts.boot_id.clone(),
+            volume_id: facts.volume_id.clone(),
+            process: match facts.process_state() {
+                proto::ProcessState::Unspecified => return Err("the agent sends no process state".to_owned()),
+                proto::ProcessState::Initializing => ProcessState::Initializing,
+                proto::ProcessState::Starting => ProcessState::Starting,
+                proto::ProcessState::Running => ProcessState::Running,
+                proto::ProcessState::Exited => ProcessState::Exited,
+                proto::ProcessState::Failed => ProcessState::Failed(facts.process_message.clone()),
+                proto::ProcessState::Stopping => ProcessState::Stopping,
+            },
+            persisted_term: Term(facts.term),
+            server: facts.server.as_ref().map(|server| self.server(server)).transpose()?,
+            clone: facts.clone.as_ref().map(|clone| self.clone(clone)).transpose()?,
+        })
+    }
+
+    fn server(&self, server: &proto::ServerFacts) -> Result<ServerFacts, String> {
+        Ok(ServerFacts {
+            server_uuid: parse(&server.server_uuid)?,
+            executed: parse(&server.gtid_executed)?,
+            purged: parse(&server.gtid_purged)?,
+            super_read_only: server.super_read_only,
+            replication: server
+                .replication
+                .as_ref()
+                .map(|replication| self.replication(replication))
+                .transpose()?,
+            semi_sync_source: server.semi_sync_source,
+            required_acks: server.semi_sync_required_acks,
+            semi_sync_clients: server.semi_sync_clients,
+            semi_sync_replica: server.semi_sync_replica,
+            recorded_term: Term(server.recorded_term),
+        })
+    }
+
+    fn replication(&self, replication: &proto::ReplicationFacts) -> Result<ReplicationFacts, String> {
+        Ok(ReplicationFacts {
+            source: self.instance(&replication.source_host),
+            receiver: thread(replication.receiver())?,
+            receiver_error: replication.receiver_error.clone(),
+            applier: thread(replication.applier())?,
+            applier_error: replication.applier_error.clone(),
+            retrieved: parse(&replication.gtid_retrieved)?,
+            lag_ms: replication.lag.and_then(|lag| lag_ms(&lag)),
+        })
+    }
+
+    fn clone(&self, clone: &proto::CloneFacts) -> Result<CloneProgress, String> {
+        Ok(CloneProgress {
+            state: match clone.state() {
+                proto::CloneState::Unspecified => {
+                    return Err("the agent sends no state of the copy".to_owned());
+                }
+                proto::CloneState::Running => CloneState::Running,
+                proto::CloneState::Completed => CloneState::Completed,
+                proto::CloneState::Failed => CloneState::Failed(clone.error.clone()),
+            },
+            donor: self.instance(&clone.donor_host),
+            copied_bytes: clone.bytes_copied,
+            estimated_bytes: clone.bytes_estimated,
+        })
+    }
+
+    fn instance(&self, host: &str) -> Option<InstanceId> {
+        let pod = host.split('.').next()?;
+        (names::instance_host(self.namespace, self.cluster, pod) == host)
+            .then(|| names::ordinal(self.cluster, pod))
+            .flatten()
+            .map(InstanceId)
+    }
+}
+
+fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error| format!("the agent's facts can't be read: {error}"))
+}
+
+fn thread(state: proto::ThreadState) -> Result<ThreadState, String> {
+    match state {
+        proto::ThreadState::Unspecified => Err("the agent sends no state of a replication thread".to_owned()),
+        proto::ThreadState::Stopped => Ok(ThreadState::Stopped),
+        proto::ThreadState::Connecting => Ok(ThreadState::Connecting),
+        proto::ThreadState::Running => Ok(ThreadState::Running),
+        proto::ThreadState::Failed => Ok(ThreadState::Failed),
+    }
+}
+
+/// A lag in whole milliseconds; a negative one (clocks differ) is none.
+fn lag_ms(lag: &prost_types::Duration) -> Option<u64> {
+    let seconds = u64::try_from(lag.seconds).ok()?;
+    let nanos = u64::try_from(lag.nanos).ok()?;
+    seconds.checked_mul(1000)?.checked_add(nanos / 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> MySQLClusterStatus {
+        MySQLClusterStatus {
+            term: 3,
+            primary: Some("orders-1".to_owned()),
+            primary_since: 2,
+            ackers: 2,
+            required_acks: 1,
+            ..MySQLClusterStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_cluster_without_status_never_had_a_primary() {
+        assert_eq!(record("orders", None).unwrap(), TermRecord::NONE);
+    }
+
+    #[test]
+    fn the_record_is_read_from_the_status() {
+        let record = record("orders", Some(&status())).unwrap();
+        assert_eq!(
+            (record.term, record.primary, record.primary_since),
+            (Term(3), Some(InstanceId(1)), Term(2))
+        );
+        assert_eq!((record.quorum.ackers(), record.quorum.required_acks()), (2, 1));
+    }
+
+    #[test]
+    fn an_edited_status_is_named() {
+        for (field, edited) in [
+            ("term", MySQLClusterStatus { term: -1, ..status() }),
+            ("primary", MySQLClusterStatus { primary: Some("invoices-0".to_owned()), ..status() }),
+            ("requiredAcks", MySQLClusterStatus { required_acks: 9, ..status() }),
+        ] {
+            let text = record("orders", Some(&edited)).unwrap_err().to_string();
+            assert!(text.contains(&format!("status.{field}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn facts_that_cannot_be_read_are_unknown_and_not_empty() {
+        let resolver = Resolver { cluster: "orders", namespace: "tenant-a" };
+        let facts = proto::InstanceFacts {
+            process_state: proto::ProcessState::Running.into(),
+            server: Some(proto::ServerFacts {
+                server_uuid: "3e11fa47-71ca-11e1-9e33-c80aa9429562".to_owned(),
+                gtid_executed: "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-x".to_owned(),
+                ..proto::ServerFacts::default()
+            }),
+            ..proto::InstanceFacts::default()
+        };
+        assert!(resolver.facts(&facts).unwrap_err().contains("1-x"));
+    }
+
+    #[test]
+    fn only_hosts_of_this_cluster_are_its_instances() {
+        let resolver = Resolver { cluster: "orders", namespace: "tenant-a" };
+        assert_eq!(resolver.instance("orders-2.orders-instances.tenant-a.svc"), Some(InstanceId(2)));
+        for other in ["orders-2.orders-instances.tenant-b.svc", "orders-2", "", "evil.example"] {
+            assert_eq!(resolver.instance(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Writes statuses, and tells of their changes in events.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use fleet_api::v1::{Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase};
+use fleet_runtime::{
+    apply::{Applier, ApplyError},
+    lease::Gate,
+};
+use fleet_topology::TermRecord;
+use kube::{
+    Client, Resource as _, ResourceExt as _,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use tokio::time::Instant;
+
+use super::status::{same_but_positions, with_record};
+
+/// How often a status is written of which only positions in the stream of transactions have moved.
+const POSITIONS_EVERY: Duration = Duration::from_secs(10);
+
+/// Writes statuses and events.
+pub struct Publisher {
+    applier: Applier,
+    gate: Gate,
+    recorder: Recorder,
+    written: Mutex<HashMap<String, Instant>>,
+}
+
+impl Publisher {
+    /// A publisher that writes in the name of this pod.
+    pub fn new(client: Client, applier: Applier, gate: Gate, pod: String) -> Self {
+        let reporter = Reporter { controller: "mysqlfleet.io/shard-manager".to_owned(), instance: Some(pod) };
+        Self { applier, gate, recorder: Recorder::new(client, reporter), written: Mutex::default() }
+    }
+
+    /// Writes the status if it says something new.
+    pub async fn publish(
+        &self,
+        cluster: &MySQLCluster,
+        status: MySQLClusterStatus,
+    ) -> Result<(), ApplyError> {
+        let before = cluster.status.clone().unwrap_or_default();
+        if before == status || (same_but_positions(&before, &status) && !self.positions_due(cluster)) {
+            return Ok(());
+        }
+        let uid = cluster.uid().unwrap_or_default();
+        self.applier.patch_status(cluster, &complete(&status)).await?;
+        self.lock().insert(uid, Instant::now());
+        for event in events(&before, &status) {
+            self.tell(cluster, &event).await;
+        }
+        Ok(())
+    }
+
+    /// Writes the record of a new term, unless the cluster has changed since it was read.
+    pub async fn begin_term(
+        &self,
+        cluster: &MySQLCluster,
+        record: &TermRecord,
+    ) -> Result<MySQLCluster, ApplyError> {
+        let status = with_record(cluster, record);
+        let written = self.applier.patch_status(cluster, &status).await?;
+        let primary = status.primary.unwrap_or_default();
+        let text = format!(
+            "{primary} is the primary of term {}; each commit waits for {} of {} acknowledgements",
+            status.term, status.required_acks, status.ackers
+        );
+        tracing::info!(cluster = cluster.name_any(), term = status.term, primary, "a new term begins");
+        self.tell(cluster, &event(EventType::Normal, "TermBegan", &text)).await;
+        Ok(written)
+    }
+
+    fn positions_due(&self, cluster: &MySQLCluster) -> bool {
+        let written = self.lock();
+        let last = cluster.uid().and_then(|uid| written.get(&uid).copied());
+        last.is_none_or(|at| at.elapsed() >= POSITIONS_EVERY)
+    }
+
+    /// An event that can't be written is lost, with a line in the log: no reconcile fails for it.
+    async fn tell(&self, cluster: &MySQLCluster, event: &Event) {
+        if !self.gate.is_open() {
+            return;
+        }
+        if let Err(error) = self.recorder.publish(event, &cluster.object_ref(&())).await {
+            tracing::warn!(cluster = cluster.name_any(), reason = event.reason, %error, "an event could not be written");
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The status with null for what it does not have, so that a merge patch removes it.
+fn complete(status: &MySQLClusterStatus) -> serde_json::Value {
+    let mut value = serde_json::json!({
+        "observedGeneration": null,
+        "phase": null,
+        "primary": null,
+        "ready": null,
+        "selector": null,
+        "instances": [],
+        "conditions": [],
+    });
+    if let (Some(all), Ok(serde_json::Value::Object(given))) =
+        (value.as_object_mut(), serde_json::to_value(status))
+    {
+        all.extend(given);
+    }
+    value
+}
+
+/// What of a change of status is worth an event.
+fn events(before: &MySQLClusterStatus, after: &MySQLClusterStatus) -> Vec<Event> {
+    let mut events = Vec::new();
+    if let Some(phase) = after.phase.filter(|phase| before.phase != Some(*phase)) {
+        let type_ = match phase {
+            Phase::Degraded | Phase::WritesBlocked | Phase::PrimaryLost | Phase::FailoverBlocked => {
+                EventType::Warning
+            }
+            Phase::Pending
+            | Phase::Offline
+            | Phase::Paused
+            | Phase::Bootstrapping
+            | Phase::Cloning
+            | Phase::Healthy
+            | Phase::Incomplete
+            | Phase::Deleting => EventType::Normal,
+        };
+        let told =
+            condition(after, ConditionType::Progressing).map_or("", |condition| condition.message.as_str());
+        events.push(event(type_, &format!("{phase:?}"), told));
+    }
+    let failure = |status| {
+        condition(status, ConditionType::ReconcileSucceeded)
+            .filter(|condition| condition.status == "False")
+            .map(|condition| (condition.reason.as_str(), condition.message.as_str()))
+    };
+    if let Some((reason, message)) = failure(after).filter(|failed| failure(before) != Some(*failed)) {
+        events.push(event(EventType::Warning, reason, message));
+    }
+    events
+}
+
+fn condition(status: &MySQLClusterStatus, type_: ConditionType) -> Option<&Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// An event. Its note is cut to what the API server takes: 1,024 bytes (API reference, events.k8s.io/v1).
+fn event(type_: EventType, reason: &str, note: &str) -> Event {
+    let mut note = note.to_owned();
+    while note.len() > 1024 {
+        note.pop();
+    }
+    Event {
+        type_,
+        reason: reason.to_owned(),
+        note: Some(note),
+        action: "Reconcile".to_owned(),
+        secondary: None,
+    }
+}

@@ -1,0 +1,313 @@
+//! Last step: what is said of the cluster in its status.
+
+use std::collections::BTreeMap;
+
+use fleet_api::{
+    names,
+    v1::{Condition, ConditionType, InstanceRole, InstanceStatus, MySQLCluster, MySQLClusterStatus, Phase},
+};
+use fleet_topology::{Decision, InstanceVerdict, Role, Standing, State, TermRecord};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
+
+use super::{
+    build::{Applied, Resources},
+    observe::Detail,
+};
+use crate::labels;
+
+/// How the reconcile went: what `ReconcileSucceeded` says.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome<'a> {
+    /// It did all it had to.
+    Succeeded(&'a Resources<Applied>),
+    /// A step failed.
+    Failed {
+        /// The variant of its error.
+        reason: &'static str,
+        /// Its error.
+        message: &'a str,
+    },
+}
+
+/// The status after a decision.
+pub fn decided(
+    cluster: &MySQLCluster,
+    decision: &Decision,
+    details: &BTreeMap<u32, Detail>,
+    outcome: Outcome<'_>,
+    now: Timestamp,
+) -> MySQLClusterStatus {
+    let name = cluster.name_any();
+    let instances: Vec<InstanceStatus> = decision
+        .instances
+        .iter()
+        .map(|verdict| instance(&name, verdict, details.get(&verdict.id.0)))
+        .collect();
+    let wanted = cluster.spec.replicas;
+    let ready = instances
+        .iter()
+        .zip(&decision.instances)
+        .filter(|(instance, verdict)| instance.ready && verdict.role != Role::Leaving)
+        .count();
+    let exist = details.values().filter(|detail| detail.facts.is_some()).count();
+    let message = explain(&name, decision, &instances);
+    let mut status = MySQLClusterStatus {
+        observed_generation: cluster.metadata.generation,
+        phase: Some(phase(decision.state)),
+        replicas: i32::try_from(exist).unwrap_or(i32::MAX),
+        ready_replicas: i32::try_from(ready).unwrap_or(i32::MAX),
+        ready: Some(format!("{ready}/{wanted}")),
+        selector: Some(selector(&name)),
+        instances,
+        conditions: Vec::new(),
+        ..cluster.status.clone().unwrap_or_default()
+    };
+    let mut conditions = Conditions::of(cluster, now);
+    let state = decision.state.name();
+    let truth = |yes: bool| if yes { "True" } else { "False" };
+    let available =
+        if decision.state == State::Incomplete { "Unknown" } else { truth(decision.state.takes_writes()) };
+    let healthy = decision.state == State::Healthy;
+    let progressing =
+        matches!(decision.state, State::Bootstrapping | State::Cloning) || !decision.orders.is_empty();
+    let degraded = !healthy && !matches!(decision.state, State::Offline);
+    conditions.set(ConditionType::Available, available, state, &message);
+    conditions.set(ConditionType::Healthy, truth(healthy), state, &message);
+    conditions.set(ConditionType::Progressing, truth(progressing), state, &message);
+    conditions.set(ConditionType::Degraded, truth(degraded), state, &message);
+    conditions.set(
+        ConditionType::FailoverBlocked,
+        truth(decision.state == State::FailoverBlocked),
+        state,
+        &message,
+    );
+    let (paused, text) = if cluster.spec.paused.clustering {
+        ("True", "spec.paused.clustering: roles stay as they are")
+    } else {
+        ("False", "nothing is paused")
+    };
+    conditions.set(
+        ConditionType::Paused,
+        paused,
+        if paused == "True" { "Clustering" } else { "NotPaused" },
+        text,
+    );
+    conditions.outcome(outcome);
+    status.conditions = conditions.all;
+    status
+}
+
+/// The status after a step that failed before there was a decision: all that was said before stays, but
+/// of conditions nothing is claimed that is not known any more.
+pub fn undecided(
+    cluster: &MySQLCluster,
+    reason: &'static str,
+    message: &str,
+    now: Timestamp,
+) -> MySQLClusterStatus {
+    let before = cluster.status.clone().unwrap_or_default();
+    let mut conditions = Conditions::of(cluster, now);
+    for type_ in [
+        ConditionType::Available,
+        ConditionType::Healthy,
+        ConditionType::Progressing,
+        ConditionType::Degraded,
+        ConditionType::FailoverBlocked,
+        ConditionType::Paused,
+    ] {
+        conditions.set(type_, "Unknown", reason, message);
+    }
+    conditions.outcome(Outcome::Failed { reason, message });
+    MySQLClusterStatus {
+        observed_generation: cluster.metadata.generation,
+        phase: before.phase.or(Some(Phase::Pending)),
+        conditions: conditions.all,
+        ..before
+    }
+}
+
+/// The status of a cluster that is left alone altogether.
+pub fn paused(cluster: &MySQLCluster, now: Timestamp) -> MySQLClusterStatus {
+    let before = cluster.status.clone().unwrap_or_default();
+    let mut conditions = Conditions::of(cluster, now);
+    let text = "spec.paused.reconcile: nothing is changed, and nothing is looked at";
+    for type_ in [
+        ConditionType::Available,
+        ConditionType::Healthy,
+        ConditionType::Progressing,
+        ConditionType::Degraded,
+        ConditionType::FailoverBlocked,
+        ConditionType::ReconcileSucceeded,
+    ] {
+        conditions.set(type_, "Unknown", "Paused", text);
+    }
+    conditions.set(ConditionType::Paused, "True", "Reconcile", text);
+    MySQLClusterStatus {
+        observed_generation: cluster.metadata.generation,
+        phase: Some(Phase::Paused),
+        conditions: conditions.all,
+        ..before
+    }
+}
+
+/// The status of a cluster on its way out.
+pub fn deleting(cluster: &MySQLCluster, waits_for: &str, now: Timestamp) -> MySQLClusterStatus {
+    let mut conditions = Conditions::of(cluster, now);
+    for type_ in [ConditionType::Available, ConditionType::Healthy] {
+        conditions.set(type_, "False", "Deleting", waits_for);
+    }
+    conditions.set(ConditionType::Progressing, "True", "Deleting", waits_for);
+    MySQLClusterStatus {
+        observed_generation: cluster.metadata.generation,
+        phase: Some(Phase::Deleting),
+        conditions: conditions.all,
+        ..cluster.status.clone().unwrap_or_default()
+    }
+}
+
+/// The status with another record of the current term, and nothing else changed.
+pub fn with_record(cluster: &MySQLCluster, record: &TermRecord) -> MySQLClusterStatus {
+    let signed = |term: u64| i64::try_from(term).unwrap_or(i64::MAX);
+    let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    MySQLClusterStatus {
+        term: signed(record.term.0),
+        primary: record.primary.map(|id| names::pod(&cluster.name_any(), id.0)),
+        primary_since: signed(record.primary_since.0),
+        ackers: count(record.quorum.ackers()),
+        required_acks: count(record.quorum.required_acks()),
+        ..cluster.status.clone().unwrap_or_default()
+    }
+}
+
+/// Whether two statuses say the same but for what moves with every transaction.
+pub fn same_but_positions(one: &MySQLClusterStatus, other: &MySQLClusterStatus) -> bool {
+    let still = |status: &MySQLClusterStatus| {
+        let mut status = status.clone();
+        for instance in &mut status.instances {
+            instance.gtid_executed = None;
+            instance.lag_seconds = None;
+        }
+        status
+    };
+    still(one) == still(other)
+}
+
+fn phase(state: State) -> Phase {
+    match state {
+        State::Offline => Phase::Offline,
+        State::Paused => Phase::Paused,
+        State::Bootstrapping => Phase::Bootstrapping,
+        State::Cloning => Phase::Cloning,
+        State::Healthy => Phase::Healthy,
+        State::Degraded => Phase::Degraded,
+        State::WritesBlocked => Phase::WritesBlocked,
+        State::PrimaryLost => Phase::PrimaryLost,
+        State::FailoverBlocked => Phase::FailoverBlocked,
+        State::Incomplete => Phase::Incomplete,
+    }
+}
+
+fn instance(cluster: &str, verdict: &InstanceVerdict, detail: Option<&Detail>) -> InstanceStatus {
+    let facts = detail.and_then(|detail| detail.facts.as_deref());
+    let server = facts.and_then(|facts| facts.server.as_ref());
+    let ready = matches!(verdict.standing, Standing::Open | Standing::InSync);
+    let role = match (&verdict.standing, verdict.role) {
+        (Standing::Unknown, _) => InstanceRole::Unknown,
+        (Standing::Errant(_), _) => InstanceRole::Errant,
+        (_, Role::Primary) => InstanceRole::Primary,
+        (Standing::InSync, Role::Acker | Role::Replica | Role::Leaving) => InstanceRole::Replica,
+        (
+            Standing::Down
+            | Standing::Closed
+            | Standing::Open
+            | Standing::CatchingUp
+            | Standing::Cloning
+            | Standing::Blocked,
+            Role::Acker | Role::Replica | Role::Leaving,
+        ) => InstanceRole::Joining,
+    };
+    let problem = detail.and_then(|detail| detail.problem.clone());
+    let own = (!verdict.message.is_empty()).then(|| verdict.message.clone());
+    let message = match (own, problem) {
+        (Some(own), Some(problem)) => Some(format!("{own}; {problem}")),
+        (own, problem) => own.or(problem),
+    };
+    InstanceStatus {
+        name: names::pod(cluster, verdict.id.0),
+        role,
+        ready,
+        message: message.filter(|_| !ready),
+        gtid_executed: server.map(|server| server.gtid_executed.clone()),
+        lag_seconds: server.and_then(|server| server.replication.as_ref()?.lag).map(|lag| lag.seconds.max(0)),
+        incarnation: facts.map(|facts| facts.incarnation.clone()),
+    }
+}
+
+/// The decision's message, and after it what keeps each instance from being ready.
+fn explain(name: &str, decision: &Decision, instances: &[InstanceStatus]) -> String {
+    let mut message = decision.message.replace("instance ", &format!("{name}-"));
+    for instance in instances.iter().filter(|instance| !instance.ready) {
+        if let Some(problem) = &instance.message {
+            let problem = problem.replace("instance ", &format!("{name}-"));
+            if !message.contains(&problem) {
+                message = format!("{message}; {}: {problem}", instance.name);
+            }
+        }
+    }
+    message
+}
+
+fn selector(cluster: &str) -> String {
+    let pairs: Vec<String> =
+        labels::selector(cluster).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(",")
+}
+
+/// The conditions of a status: `lastTransitionTime` moves only with the condition's status.
+struct Conditions<'a> {
+    before: &'a [Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+    all: Vec<Condition>,
+}
+
+impl<'a> Conditions<'a> {
+    fn of(cluster: &'a MySQLCluster, now: Timestamp) -> Self {
+        let before = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        Self { before, generation: cluster.metadata.generation, now, all: before.to_vec() }
+    }
+
+    fn set(&mut self, type_: ConditionType, status: &str, reason: &str, message: &str) {
+        let since = self
+            .before
+            .iter()
+            .find(|condition| condition.type_ == type_ && condition.status == status)
+            .map_or(Time(self.now), |condition| condition.last_transition_time.clone());
+        self.all.retain(|condition| condition.type_ != type_);
+        self.all.push(Condition {
+            type_,
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            observed_generation: self.generation,
+            last_transition_time: since,
+        });
+        self.all.sort_by_key(|condition| condition.type_);
+    }
+
+    fn outcome(&mut self, outcome: Outcome<'_>) {
+        match outcome {
+            Outcome::Succeeded(_) => self.set(
+                ConditionType::ReconcileSucceeded,
+                "True",
+                "Applied",
+                "all children are as they should be",
+            ),
+            Outcome::Failed { reason, message } => {
+                self.set(ConditionType::ReconcileSucceeded, "False", reason, message);
+            }
+        }
+    }
+}

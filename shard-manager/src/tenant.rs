@@ -1,0 +1,15 @@
+//! What belongs to the tenant and to no single cluster: its certificate authority, the certificates of
+//! the shard and of the people who ask it, and the seed that passwords are derived from.
+//!
+//! The Secrets are made once by the leader and read by every pod of the shard. While a leader has the keys
+//! in memory it puts back a Secret that was deleted or edited. A new leader that finds an authority it can't
+//! read does nothing: a new authority would cut the shard off from every running instance, so a person has
+//! to restore or delete it.
+
+mod certificates;
+mod keeper;
+mod seed;
+
+pub use certificates::{Keys, KeysError, certificate, tls_data};
+pub use keeper::Keeper;
+pub use seed::Seed;

@@ -1,0 +1,192 @@
+//! What a decision consists of.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::decide::state::State;
+use crate::gtid::GtidSet;
+use crate::observe::{AckerIdentity, InstanceId, TermRecord};
+use crate::term::Term;
+
+/// What is to be done about a cluster, and what can be said of it.
+///
+/// Has either a [`record`](Self::record) or [`orders`](Self::orders), never both: an order of a term may be
+/// given only after the record of that term has been written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The state of the cluster.
+    pub state: State,
+    /// For a person: why it is in this state, and what it waits for.
+    pub message: String,
+    /// What can be said of each instance, by ordinal.
+    pub instances: Vec<InstanceVerdict>,
+    /// The record to write by compare-and-swap in place of the one in the view. Then decide again.
+    pub record: Option<TermRecord>,
+    /// Orders to give, at most one for each instance. They may be given in parallel. An order that an agent
+    /// refused or that has not taken effect is part of the next decision again.
+    pub orders: Vec<Order>,
+    /// Where traffic may go.
+    pub traffic: Traffic,
+    /// Ackers to remember for the next decision, in place of those in the view.
+    pub ackers: Vec<AckerIdentity>,
+    /// How many instances, counted from ordinal 0, have to have a pod: more than wanted while the quorum in
+    /// force counts on an instance that is to leave, none once an offline cluster is closed.
+    pub pods: u32,
+}
+
+/// What can be said of one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceVerdict {
+    /// Which instance.
+    pub id: InstanceId,
+    /// What it is there for.
+    pub role: Role,
+    /// How it does.
+    pub standing: Standing,
+    /// For a person: why, and what it waits for. Empty where the standing says it all.
+    pub message: String,
+}
+
+/// What an instance is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The primary of the current term.
+    Primary,
+    /// Its acknowledgements count.
+    Acker,
+    /// Follows without being counted (yet).
+    Replica,
+    /// Not wanted any more.
+    Leaving,
+}
+
+/// How an instance does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It can't be asked.
+    Unknown,
+    /// Its mysqld does not answer.
+    Down,
+    /// Answers, and takes no part in replication (yet).
+    Closed,
+    /// Takes writes.
+    Open,
+    /// Takes part in replication, and something is missing yet.
+    CatchingUp,
+    /// Follows the primary with all threads running, and acknowledges if its acknowledgements count.
+    InSync,
+    /// Its data is being replaced by a copy.
+    Cloning,
+    /// Holds these transactions, which the primary does not have. It is left alone, serves nobody and gives
+    /// its data to nobody.
+    Errant(GtidSet),
+    /// Can't go on by itself: the message says why.
+    Blocked,
+}
+
+/// An order for one instance, of one term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The instance it is for.
+    pub instance: InstanceId,
+    /// The term it is given for.
+    pub term: Term,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What an instance is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Be a replica.
+    Follow {
+        /// Of this instance.
+        source: InstanceId,
+        /// Whether to acknowledge what it receives.
+        acknowledge: bool,
+    },
+    /// Take writes.
+    Open {
+        /// Acknowledgements that each commit waits for; 0 for none.
+        required_acks: u32,
+    },
+    /// Take no writes.
+    Close,
+    /// Replace the data by a copy.
+    Clone {
+        /// Of this instance's data.
+        donor: InstanceId,
+        /// Transactions that may be lost by it: all those that the donor has. An instance that holds any
+        /// other one has to refuse.
+        expendable: GtidSet,
+    },
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { instance, term, action } = self;
+        match action {
+            Action::Follow { source, acknowledge: true } => {
+                write!(f, "{instance}: follow {source} and acknowledge")
+            }
+            Action::Follow { source, acknowledge: false } => write!(f, "{instance}: follow {source}"),
+            Action::Open { required_acks } => {
+                write!(f, "{instance}: open, each commit acknowledged by {required_acks}")
+            }
+            Action::Close => write!(f, "{instance}: close"),
+            Action::Clone { donor, .. } => write!(f, "{instance}: copy the data of {donor}"),
+        }?;
+        write!(f, " (term {term})")
+    }
+}
+
+/// Where traffic may go.
+///
+/// An instance that can't be asked keeps the traffic it has and gets none that it does not have: a controller
+/// that has just started, or can't reach an agent, must not cut off an instance that may well be fine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// The instance that takes writes.
+    pub primary: Option<InstanceId>,
+    /// The instance that keeps the writes if it has them.
+    pub undecided_primary: Option<InstanceId>,
+    /// The instances that serve reads, by ordinal.
+    pub replicas: Vec<InstanceId>,
+    /// The instances that keep the reads that they have, by ordinal.
+    pub undecided_replicas: Vec<InstanceId>,
+}
+
+impl Traffic {
+    /// Where traffic goes from now on, if it goes to `primary` and `replicas` so far: the instance that takes
+    /// writes, and those that serve reads by ordinal.
+    pub fn after(
+        &self,
+        primary: Option<InstanceId>,
+        replicas: &[InstanceId],
+    ) -> (Option<InstanceId>, Vec<InstanceId>) {
+        let kept = replicas.iter().filter(|id| self.undecided_replicas.contains(id));
+        let reads: BTreeSet<InstanceId> = self.replicas.iter().chain(kept).copied().collect();
+        let kept = primary.filter(|_| self.undecided_primary == primary);
+        (self.primary.or(kept), reads.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_that_cannot_be_asked_keeps_its_traffic_and_gets_none() {
+        let [zero, one, two] = [0, 1, 2].map(InstanceId);
+        let traffic = Traffic {
+            primary: None,
+            undecided_primary: Some(zero),
+            replicas: vec![two],
+            undecided_replicas: vec![one],
+        };
+        assert_eq!(traffic.after(Some(zero), &[one, two]), (Some(zero), vec![one, two]));
+        assert_eq!(traffic.after(None, &[]), (None, vec![two]));
+        // The old primary is not the one that may keep the writes.
+        assert_eq!(traffic.after(Some(one), &[zero]), (None, vec![two]));
+    }
+}

@@ -1,0 +1,244 @@
+//! What each instance other than the primary does, and what it needs.
+
+use super::decision::{Role, Standing};
+use super::survey::{Member, Survey};
+use crate::gtid::GtidSet;
+use crate::observe::{CloneState, InstanceFacts, InstanceId, ReplicationFacts, ServerFacts, ThreadState};
+
+/// An instance that is not the primary.
+pub(super) struct Follower<'a> {
+    pub(super) member: Member<'a>,
+    pub(super) role: Role,
+    pub(super) standing: Standing,
+    /// Said of it: `instance 1 …`.
+    pub(super) message: String,
+    pub(super) need: Need,
+}
+
+/// What an instance needs to get in sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Nothing that an order could give it.
+    Nothing,
+    /// To be closed.
+    Close,
+    /// To follow the primary.
+    Follow { acknowledge: bool },
+    /// A copy of the data, since the primary has dropped transactions that it lacks.
+    Copy,
+}
+
+/// Looks at every instance but the primary, by ordinal.
+pub(super) fn assess<'a>(survey: &Survey<'a>, primary: Member<'a>) -> Vec<Follower<'a>> {
+    survey.others(primary.id).map(|member| assess_one(survey, primary, member)).collect()
+}
+
+fn assess_one<'a>(survey: &Survey<'a>, primary: Member<'a>, member: Member<'a>) -> Follower<'a> {
+    let (standing, message, need) = judge(survey, primary, member);
+    Follower { member, role: role(survey, member.id), standing, message, need }
+}
+
+fn role(survey: &Survey<'_>, id: InstanceId) -> Role {
+    if !survey.is_wanted(id) {
+        Role::Leaving
+    } else if survey.record().counts_acks_of(id) {
+        Role::Acker
+    } else {
+        Role::Replica
+    }
+}
+
+type Judgement = (Standing, String, Need);
+
+fn judge(survey: &Survey<'_>, primary: Member<'_>, member: Member<'_>) -> Judgement {
+    let Some(facts) = member.known() else {
+        return (Standing::Unknown, member.why_silent(), Need::Nothing);
+    };
+    if let Some(copy) = member.copying() {
+        let donor = copy.donor.map_or_else(|| "another instance".to_owned(), |donor| donor.to_string());
+        let (copied, estimated) = (copy.copied_bytes, copy.estimated_bytes);
+        let message = format!("copies the data of {donor}: {copied} of {estimated} bytes so far");
+        return (Standing::Cloning, message, Need::Nothing);
+    }
+    if member.is_open() {
+        return judge_open(survey, facts);
+    }
+    let Some(server) = member.ready() else {
+        return (Standing::Down, member.why_silent(), Need::Nothing);
+    };
+    if member.highest_term() > survey.term() {
+        let message = format!(
+            "knows of term {}, higher than term {} of the cluster, and takes no order of that one",
+            member.highest_term(),
+            survey.term()
+        );
+        return (Standing::Blocked, message, Need::Nothing);
+    }
+    match primary.server() {
+        Some(source) => extra(primary, source, server)
+            .unwrap_or_else(|| judge_closed(survey, primary.id, source, member, facts, server)),
+        None => judge_without_primary(primary.id, server),
+    }
+}
+
+/// An instance that takes writes and is not the primary.
+fn judge_open(survey: &Survey<'_>, facts: &InstanceFacts) -> Judgement {
+    if facts.persisted_term > survey.term() {
+        let message =
+            format!("takes writes for term {}, higher than that of the cluster", facts.persisted_term);
+        return (Standing::Open, message, Need::Nothing);
+    }
+    (Standing::Open, "takes writes without being the primary, and is closed".to_owned(), Need::Close)
+}
+
+/// Nothing can be compared: what runs is left to run.
+fn judge_without_primary(primary: InstanceId, server: &ServerFacts) -> Judgement {
+    match &server.replication {
+        Some(replication) if replication.source == Some(primary) && replication.runs() => {
+            (Standing::InSync, String::new(), Need::Nothing)
+        }
+        _ => (Standing::Closed, format!("waits for {primary}, which does not answer"), Need::Nothing),
+    }
+}
+
+/// Transactions of an instance that its primary does not have.
+///
+/// Where the primary takes writes, its own transactions are no evidence: the two were not asked at the same
+/// instant, and what looks like one too many is only newer. Nobody but a server itself makes transactions of
+/// its own identity, so all others are.
+fn extra(primary: Member<'_>, source: &ServerFacts, server: &ServerFacts) -> Option<Judgement> {
+    let extra = server.held().subtract(&source.held());
+    let own = extra.of_source(source.server_uuid);
+    if !primary.is_open() && !own.is_empty() {
+        let message = format!("holds transactions that {} has lost: {own}", primary.id);
+        return Some((Standing::Blocked, message, Need::Nothing));
+    }
+    let errant = extra.subtract(&own);
+    if errant.is_empty() {
+        return None;
+    }
+    let message =
+        format!("holds transactions that {} does not have, and is left alone: {errant}", primary.id);
+    Some((Standing::Errant(errant), message, Need::Nothing))
+}
+
+fn judge_closed(
+    survey: &Survey<'_>,
+    primary: InstanceId,
+    source: &ServerFacts,
+    member: Member<'_>,
+    facts: &InstanceFacts,
+    server: &ServerFacts,
+) -> Judgement {
+    let acknowledge = survey.record().counts_acks_of(member.id);
+    let replication = member.replication_from(primary);
+    if !survey.is_wanted(member.id) && !acknowledge {
+        // It goes as soon as nobody counts on it. Until then only its acknowledgements matter: they would
+        // count in the eyes of the primary's mysqld.
+        if member.acknowledges(primary) {
+            let message = "is leaving, and is told to acknowledge no more".to_owned();
+            return (Standing::CatchingUp, message, Need::Follow { acknowledge });
+        }
+        return (Standing::Closed, "is leaving".to_owned(), Need::Nothing);
+    }
+    if !member.receives_from(primary) {
+        let missing = missing_for_ever(source, server, replication);
+        if !missing.is_empty() {
+            let mut message = format!("lacks transactions whose logs {primary} has dropped: {missing}");
+            if let Some(CloneState::Failed(error)) = facts.clone.as_ref().map(|clone| &clone.state) {
+                message = format!("{message}; the last copy failed: {error}");
+            }
+            return (Standing::CatchingUp, message, Need::Copy);
+        }
+    }
+    if let Some(reason) = reason_to_follow(primary, replication, server, acknowledge) {
+        return (Standing::CatchingUp, reason, Need::Follow { acknowledge });
+    }
+    if facts.persisted_term < survey.term() {
+        let message = format!("is told of term {}", survey.term());
+        return (Standing::CatchingUp, message, Need::Follow { acknowledge });
+    }
+    match replication {
+        Some(replication) if replication.receiver == ThreadState::Connecting => {
+            let message = with_error(format!("connects to {primary}"), &replication.receiver_error);
+            (Standing::CatchingUp, message, Need::Nothing)
+        }
+        Some(replication) if replication.applier == ThreadState::Connecting => {
+            (Standing::CatchingUp, "starts to apply".to_owned(), Need::Nothing)
+        }
+        _ => (Standing::InSync, String::new(), Need::Nothing),
+    }
+}
+
+/// What an instance lacks and the primary can't send it any more.
+///
+/// Relay logs count only while they are those of the primary: pointing an instance at another source drops
+/// them.
+fn missing_for_ever(
+    source: &ServerFacts,
+    server: &ServerFacts,
+    from_primary: Option<&ReplicationFacts>,
+) -> GtidSet {
+    match from_primary {
+        Some(_) => source.purged.subtract(&server.held()),
+        None => source.purged.subtract(&server.executed),
+    }
+}
+
+/// Why an instance has to be told to follow the primary, if it has to.
+fn reason_to_follow(
+    primary: InstanceId,
+    from_primary: Option<&ReplicationFacts>,
+    server: &ServerFacts,
+    acknowledge: bool,
+) -> Option<String> {
+    let Some(replication) = from_primary else {
+        return Some(format!("is told to follow {primary}"));
+    };
+    let ReplicationFacts { receiver, applier, .. } = replication;
+    match (receiver, applier) {
+        (ThreadState::Failed, _) => {
+            Some(with_error(format!("can't receive from {primary}"), &replication.receiver_error))
+        }
+        (_, ThreadState::Failed) => {
+            Some(with_error(format!("can't apply what {primary} sent"), &replication.applier_error))
+        }
+        (ThreadState::Stopped, _) | (_, ThreadState::Stopped) => {
+            Some(format!("is told to go on following {primary}"))
+        }
+        (ThreadState::Running, _) if server.semi_sync_replica != acknowledge => {
+            let what = if acknowledge { "acknowledge" } else { "acknowledge no more" };
+            Some(format!("is told to {what}"))
+        }
+        (ThreadState::Running | ThreadState::Connecting, _) => None,
+    }
+}
+
+fn with_error(what: String, error: &str) -> String {
+    if error.is_empty() { what } else { format!("{what}: {error}") }
+}
+
+impl Follower<'_> {
+    /// Whether its acknowledgements count, it gives them, and it refuses the orders of earlier terms.
+    pub(super) fn is_counted(&self, survey: &Survey<'_>, primary: InstanceId) -> bool {
+        survey.record().counts_acks_of(self.member.id)
+            && self.member.acknowledges(primary)
+            && !self.member.is_open()
+            && self.member.known().is_some_and(|facts| facts.persisted_term == survey.term())
+            && !matches!(self.standing, Standing::Errant(_) | Standing::Blocked)
+    }
+
+    /// Whether it holds all that the primary has executed.
+    pub(super) fn holds_all_of(&self, source: &ServerFacts) -> bool {
+        self.member.server().is_some_and(|server| server.held().contains(&source.executed))
+    }
+}
+
+/// The wanted instances that are not in sync, each with the reason.
+pub(super) fn not_in_sync(survey: &Survey<'_>, followers: &[Follower<'_>]) -> Vec<String> {
+    let wanted = followers.iter().filter(|follower| survey.is_wanted(follower.member.id));
+    wanted
+        .filter(|follower| follower.standing != Standing::InSync)
+        .map(|follower| format!("{} {}", follower.member.id, follower.message))
+        .collect()
+}

@@ -1,0 +1,128 @@
+//! From a view to a decision.
+//!
+//! ```text
+//! ClusterView ─► Survey ─► a primary is on record? ── no ──► bootstrap: wait for all, choose by data
+//!                             │ yes
+//!                             ▼
+//!                          followers: what each of the others does and needs
+//!                             │
+//!                             ├─ primary silent ─► loss: lost, or not known
+//!                             ├─ not open for the term ─► opening: open it once enough acknowledge
+//!                             └─ open for the term ─► quorum_change: a new term for another quorum
+//! ```
+//!
+//! What holds for every decision:
+//! - the only instance that is ever ordered open is the primary of the record, and only while no other
+//!   instance is known to take writes;
+//! - a decision with a record has no orders, so an order's term has always been recorded before;
+//! - an instance that can't be asked gets no order and proves nothing, in either direction;
+//! - a copy is ordered only onto an instance whose every transaction the donor has.
+
+mod bootstrap;
+pub mod decision;
+mod donors;
+mod followers;
+mod loss;
+mod opening;
+mod quorum_change;
+mod reign;
+pub mod state;
+mod survey;
+mod traffic;
+
+pub use loss::SUSPECT_AFTER_MS;
+
+use self::decision::{Action, Decision, Order, Traffic};
+use self::state::State;
+use self::survey::Survey;
+use crate::observe::ClusterView;
+use crate::quorum::Quorum;
+
+/// Decides what is to be done about a cluster, from everything that is known of it.
+///
+/// Deterministic and total: equal views give equal decisions, and every view gives one.
+pub fn decide(view: &ClusterView) -> Decision {
+    let wanted = match Quorum::for_replicas(view.replicas) {
+        Ok(wanted) => wanted,
+        Err(error) => return undecided(view, error.to_string()),
+    };
+    let survey = Survey::new(view, wanted);
+    let decision = match view.record.primary {
+        Some(primary) if !reign::is_outdated(&survey, primary) => reign::decide(&survey, primary),
+        _ => bootstrap::decide(&survey),
+    };
+    if view.offline {
+        offline(&survey, decision)
+    } else if view.paused {
+        paused(decision)
+    } else {
+        decision
+    }
+}
+
+/// Nothing is touched in a cluster whose wanted size makes no sense.
+fn undecided(view: &ClusterView, message: String) -> Decision {
+    Decision {
+        state: State::Incomplete,
+        message,
+        instances: Vec::new(),
+        record: None,
+        orders: Vec::new(),
+        traffic: Traffic {
+            undecided_primary: view.record.primary,
+            undecided_replicas: view.instances.iter().map(|instance| instance.id).collect(),
+            ..Traffic::default()
+        },
+        ackers: view.ackers.clone(),
+        pods: view.instances.iter().map(|instance| instance.id.0.saturating_add(1)).max().unwrap_or_default(),
+    }
+}
+
+/// An instance that takes writes is closed before its pod goes, so that no commit is answered that nobody
+/// acknowledged. One that can't be asked holds up nothing: its agent closes it in the same way.
+fn offline(survey: &Survey<'_>, decision: Decision) -> Decision {
+    let term = survey.term();
+    let open: Vec<_> = survey.members().filter(|member| member.is_open()).collect();
+    let message = match open.as_slice() {
+        [] => "the cluster is to be stopped, and no instance takes writes".to_owned(),
+        open => format!(
+            "the cluster is to be stopped: {} closed first",
+            are(open.iter().map(|member| member.id.to_string()))
+        ),
+    };
+    Decision {
+        state: State::Offline,
+        message,
+        record: None,
+        orders: open
+            .iter()
+            .filter(|member| member.known().is_some_and(|facts| facts.persisted_term <= term))
+            .map(|member| Order { instance: member.id, term, action: Action::Close })
+            .collect(),
+        traffic: Traffic::default(),
+        pods: if open.is_empty() { 0 } else { survey.pods_there_are() },
+        ..decision
+    }
+}
+
+fn are(names: impl Iterator<Item = String>) -> String {
+    let names: Vec<_> = names.collect();
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", names.join(", "))
+}
+
+fn paused(decision: Decision) -> Decision {
+    let Decision { state, message, .. } = &decision;
+    Decision {
+        message: format!("roles are left alone; without that: {state}: {message}"),
+        state: State::Paused,
+        record: None,
+        orders: Vec::new(),
+        ..decision
+    }
+}
+
+/// One sentence after the other.
+fn join(parts: impl IntoIterator<Item = String>) -> String {
+    parts.into_iter().collect::<Vec<_>>().join("; ")
+}

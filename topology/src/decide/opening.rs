@@ -1,0 +1,140 @@
+//! When the primary may take writes.
+
+use super::followers::Follower;
+use super::join;
+use super::survey::{Member, Survey};
+use crate::observe::{PodState, ServerFacts};
+
+/// How far a primary that answers is from taking writes for the current term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Primary {
+    /// Takes writes for the term, with the quorum in force.
+    Serves,
+    /// Takes writes for an earlier term of its reign: the quorum is being changed.
+    Moves,
+    /// Takes writes for the term, but commits wait for a wrong number of acknowledgements.
+    Misguarded,
+    /// Takes writes, and the first transaction of its reign is not there: it is being opened.
+    Opens,
+    /// Closed, and was open in its reign before.
+    Closed,
+    /// Closed, and was never open in its reign.
+    NeverOpened,
+}
+
+impl Primary {
+    pub(super) fn of(survey: &Survey<'_>, server: &ServerFacts) -> Self {
+        let record = survey.record();
+        let recorded = server.recorded_term;
+        let in_reign = recorded >= record.primary_since && !recorded.is_none();
+        match (server.super_read_only, in_reign) {
+            (true, true) => Self::Closed,
+            (true, false) => Self::NeverOpened,
+            (false, false) => Self::Opens,
+            (false, true) if recorded < record.term => Self::Moves,
+            (false, true) if server.effective_acks() != record.quorum.required_acks() => Self::Misguarded,
+            (false, true) => Self::Serves,
+        }
+    }
+
+    /// Whether it may have traffic.
+    pub(super) const fn serves(self) -> bool {
+        matches!(self, Self::Serves | Self::Moves)
+    }
+}
+
+/// Why the data of a closed primary are not what its instances say they were, if so.
+///
+/// A primary that was open in its reign still holds the first transaction of it, and all transactions of its
+/// own identity. One that was not holds whatever any other instance does, since it was chosen for that. Other
+/// transactions that it lacks are errant.
+pub(super) fn gap(
+    survey: &Survey<'_>,
+    primary: Member<'_>,
+    server: &ServerFacts,
+    followers: &[Follower<'_>],
+) -> Option<String> {
+    if primary.is_open() {
+        return None;
+    }
+    let opened = Primary::of(survey, server) == Primary::Closed;
+    let held = server.held();
+    followers.iter().find_map(|follower| {
+        let other = follower.member.server()?;
+        let extra = other.held().subtract(&held);
+        let own = extra.of_source(server.server_uuid);
+        let lost = if !opened || other.recorded_term > server.recorded_term { extra } else { own };
+        (!lost.is_empty()).then(|| format!("it lacks transactions that {} holds: {lost}", follower.member.id))
+    })
+}
+
+/// What stands in the way of opening the primary for the current term, if anything does.
+pub(super) fn obstacle(
+    survey: &Survey<'_>,
+    primary: Member<'_>,
+    server: &ServerFacts,
+    followers: &[Follower<'_>],
+) -> Option<String> {
+    if primary.ready().is_none() {
+        return Some(match primary.pod {
+            PodState::Terminating => "its pod is being deleted".to_owned(),
+            _ => format!("it {}", primary.why_silent()),
+        });
+    }
+    if let Some(open) = followers.iter().find(|follower| follower.member.is_open()) {
+        return Some(format!("{} takes writes and has to be closed first", open.member.id));
+    }
+    let required = survey.record().quorum.required_acks();
+    if required == 0 {
+        return None;
+    }
+    too_few(survey, primary, required, followers).or_else(|| stranger(survey, primary, server, followers))
+}
+
+/// The term's first transaction needs its acknowledgements: opening before they can come would only block.
+fn too_few(
+    survey: &Survey<'_>,
+    primary: Member<'_>,
+    required: u32,
+    followers: &[Follower<'_>],
+) -> Option<String> {
+    let (ready, waiting): (Vec<_>, Vec<_>) = followers
+        .iter()
+        .filter(|follower| survey.record().counts_acks_of(follower.member.id))
+        .partition(|follower| follower.is_counted(survey, primary.id));
+    if u32::try_from(ready.len()).is_ok_and(|ready| ready >= required) {
+        return None;
+    }
+    let why = join(waiting.iter().map(|follower| format!("{} {}", follower.member.id, follower.message)));
+    Some(format!("{required} ackers have to follow it, {} do: {why}", ready.len()))
+}
+
+/// Who might acknowledge without being counted. A commit would then be acknowledged by fewer ackers than `W`,
+/// and `R` of them would not prove it.
+///
+/// After the quorum has become smaller, one that can't be asked might do so. Before that it never was told to.
+fn stranger(
+    survey: &Survey<'_>,
+    primary: Member<'_>,
+    server: &ServerFacts,
+    followers: &[Follower<'_>],
+) -> Option<String> {
+    let record = survey.record();
+    let others = || followers.iter().filter(|follower| !record.counts_acks_of(follower.member.id));
+    if let Some(stranger) = others().find(|follower| follower.member.acknowledges(primary.id)) {
+        return Some(format!("{} has to stop acknowledging first", stranger.member.id));
+    }
+    if server.recorded_term >= record.term {
+        return None;
+    }
+    let silent = others()
+        .find(|follower| follower.member.known().is_none() && follower.member.pod != PodState::Absent);
+    if let Some(silent) = silent {
+        let (id, why) = (silent.member.id, silent.member.why_silent());
+        return Some(format!("{id} might still acknowledge and can't be told to stop: it {why}"));
+    }
+    (server.semi_sync_clients > record.quorum.ackers()).then(|| {
+        let (clients, ackers) = (server.semi_sync_clients, record.quorum.ackers());
+        format!("{clients} replicas acknowledge to it, and only {ackers} are counted")
+    })
+}

@@ -1,0 +1,245 @@
+//! A cluster whose record names a primary.
+
+use super::decision::{Action, Decision, InstanceVerdict, Order, Role, Standing};
+use super::donors::orders_for_followers;
+use super::followers::{self, Follower, not_in_sync};
+use super::opening::{self, Primary};
+use super::state::State;
+use super::survey::{Member, Survey};
+use super::{join, loss, quorum_change, traffic};
+use crate::observe::{AckerIdentity, InstanceId, ServerFacts};
+
+/// Decides about a cluster whose primary is `primary`.
+pub(super) fn decide(survey: &Survey<'_>, primary: InstanceId) -> Decision {
+    let primary = survey.member(primary);
+    let mut followers = followers::assess(survey, primary);
+    let mut orders = orders_for_followers(survey, primary, &mut followers);
+    let Some(server) = primary.server() else {
+        let (state, message) = loss::judge(survey, primary, &followers);
+        return Reign { survey, primary, followers, serves: false, proved: false }
+            .decision(state, message, orders);
+    };
+    let condition = Primary::of(survey, server);
+    let reign = Reign {
+        survey,
+        primary,
+        serves: condition.serves(),
+        proved: condition == Primary::Serves,
+        followers,
+    };
+    if reign.proved {
+        return reign.proved_decision(server, orders);
+    }
+    let (state, message, action) = reign.bring_to_serve(server, condition);
+    orders.extend(action.map(|action| (primary.id, action)));
+    reign.decision(state, message, orders)
+}
+
+/// Whether the record is older than what instances know, so that the primary has to be found anew.
+///
+/// A primary that works is kept all the same: one instance with the volume of another cluster must not stop
+/// it.
+pub(super) fn is_outdated(survey: &Survey<'_>, primary: InstanceId) -> bool {
+    let primary = survey.member(primary);
+    let works = primary.server().is_some_and(|server| {
+        Primary::of(survey, server) == Primary::Serves && acknowledging(survey, primary, server).enough
+    });
+    survey.highest_term() > survey.term() && !works
+}
+
+struct Reign<'s, 'a> {
+    survey: &'s Survey<'a>,
+    primary: Member<'a>,
+    followers: Vec<Follower<'a>>,
+    /// Whether the primary takes writes that count.
+    serves: bool,
+    /// Whether it does so for the current term and quorum.
+    proved: bool,
+}
+
+/// What is known of the acknowledgements that the primary's mysqld gets now.
+struct Acknowledging {
+    known: u32,
+    needed: u32,
+    /// Whether a commit gets those that it needs.
+    enough: bool,
+}
+
+/// Counts what the mysqld of the primary counts: everybody who acknowledges, wanted or not.
+///
+/// An instance that can't be asked is taken to acknowledge if the primary counts more than the ones known.
+fn acknowledging(survey: &Survey<'_>, primary: Member<'_>, server: &ServerFacts) -> Acknowledging {
+    let count = |f: &dyn Fn(Member<'_>) -> bool| {
+        u32::try_from(survey.others(primary.id).filter(|member| f(*member)).count()).unwrap_or(u32::MAX)
+    };
+    let known = count(&|member| member.acknowledges(primary.id));
+    let unknown = count(&|member| member.known().is_none());
+    let presumed = unknown.min(server.semi_sync_clients.saturating_sub(known));
+    let needed = server.effective_acks();
+    Acknowledging { known, needed, enough: known.saturating_add(presumed) >= needed }
+}
+
+impl Reign<'_, '_> {
+    /// The primary is open for the current term.
+    fn proved_decision(self, server: &ServerFacts, orders: Vec<(InstanceId, Action)>) -> Decision {
+        let closes_first = orders.iter().any(|(_, action)| *action == Action::Close);
+        let (change, waits_for) =
+            match quorum_change::wanted(self.survey, self.primary, server, &self.followers) {
+                None => (None, None),
+                Some(Ok(record)) => {
+                    (Some(record).filter(|_| !closes_first), Some("changes its quorum".to_owned()))
+                }
+                Some(Err(reason)) => (None, Some(reason)),
+            };
+        let (state, message) = self.state_while_serving(server, waits_for);
+        let mut decision = self.decision(state, message, orders);
+        if change.is_some() {
+            decision.orders.clear();
+            decision.record = change;
+        }
+        decision
+    }
+
+    /// The primary takes writes, for this term or for the one before it.
+    fn state_while_serving(&self, server: &ServerFacts, waits_for: Option<String>) -> (State, String) {
+        let id = self.primary.id;
+        let acks = acknowledging(self.survey, self.primary, server);
+        let troubles = not_in_sync(self.survey, &self.followers);
+        if !acks.enough {
+            let Acknowledging { known, needed, .. } = acks;
+            let message = format!(
+                "each commit on {id} waits for {needed} acknowledgements, {known} can be given: {}",
+                join(troubles)
+            );
+            return (State::WritesBlocked, message);
+        }
+        let copies = self.followers.iter().any(|follower| {
+            follower.standing == Standing::Cloning && self.survey.is_wanted(follower.member.id)
+        });
+        if troubles.is_empty() && waits_for.is_none() && self.proved {
+            let message = match self.survey.view.replicas {
+                1 => format!("{id} takes writes"),
+                replicas => format!("{id} takes writes, all {replicas} instances are in sync"),
+            };
+            return (State::Healthy, message);
+        }
+        let state = if copies { State::Cloning } else { State::Degraded };
+        (state, format!("{id} takes writes; {}", join(troubles.into_iter().chain(waits_for))))
+    }
+
+    /// The primary answers and is not open for the current term.
+    fn bring_to_serve(&self, server: &ServerFacts, condition: Primary) -> (State, String, Option<Action>) {
+        let Self { survey, primary, followers, .. } = self;
+        let (id, term) = (primary.id, survey.term());
+        let required_acks = survey.record().quorum.required_acks();
+        if let Some(gap) = opening::gap(survey, *primary, server, followers) {
+            let message = format!("{id} is kept closed: {gap}");
+            return (State::FailoverBlocked, message, None);
+        }
+        let (action, waits_for) = match opening::obstacle(survey, *primary, server, followers) {
+            None => (Some(Action::Open { required_acks }), format!("{id} is opened for term {term}")),
+            Some(obstacle) => {
+                // Commits that wait for too few would be lost with the primary: better none.
+                let unguarded = condition == Primary::Misguarded && server.effective_acks() < required_acks;
+                (
+                    Some(Action::Close).filter(|_| unguarded),
+                    format!("{id} is not opened for term {term} yet: {obstacle}"),
+                )
+            }
+        };
+        match condition {
+            Primary::Serves | Primary::Moves => {
+                let (state, message) = self.state_while_serving(server, Some(waits_for));
+                (state, message, action)
+            }
+            Primary::Misguarded => {
+                let has = server.effective_acks();
+                let message = format!(
+                    "commits on {id} wait for {has} acknowledgements instead of {required_acks}; {waits_for}"
+                );
+                (State::WritesBlocked, message, action)
+            }
+            Primary::Opens | Primary::NeverOpened => (State::Bootstrapping, waits_for, action),
+            Primary::Closed => (State::WritesBlocked, waits_for, action),
+        }
+    }
+
+    fn decision(self, state: State, message: String, actions: Vec<(InstanceId, Action)>) -> Decision {
+        let Self { survey, primary, ref followers, serves, .. } = self;
+        let record = survey.record();
+        let pods = survey
+            .view
+            .replicas
+            .max(record.quorum.ackers().saturating_add(1))
+            .max(primary.id.0.saturating_add(1))
+            .max(if self.proved { 0 } else { survey.pods_there_are() });
+        let orders: Vec<_> = actions
+            .into_iter()
+            .map(|(instance, action)| Order { instance, term: record.term, action })
+            .collect();
+        Decision {
+            state,
+            message,
+            instances: self.verdicts(),
+            record: None,
+            orders: closes_first(orders),
+            traffic: traffic::of_term(survey, primary, serves, followers),
+            ackers: self.remembered_ackers(),
+            pods,
+        }
+    }
+
+    fn verdicts(&self) -> Vec<InstanceVerdict> {
+        let mut verdicts: Vec<_> = self
+            .followers
+            .iter()
+            .map(|follower| InstanceVerdict {
+                id: follower.member.id,
+                role: follower.role,
+                standing: follower.standing.clone(),
+                message: follower.message.clone(),
+            })
+            .collect();
+        let primary = self.primary;
+        let (standing, message) = match (primary.known(), primary.server()) {
+            (None, _) => (Standing::Unknown, primary.why_silent()),
+            (Some(_), None) => (Standing::Down, primary.why_silent()),
+            (Some(_), Some(server)) if server.super_read_only => (Standing::Closed, String::new()),
+            (Some(_), Some(_)) => (Standing::Open, String::new()),
+        };
+        verdicts.push(InstanceVerdict { id: primary.id, role: Role::Primary, standing, message });
+        verdicts.sort_by_key(|verdict| verdict.id);
+        verdicts
+    }
+
+    /// The ackers that are known to hold all that the primary has committed, and those remembered before.
+    fn remembered_ackers(&self) -> Vec<AckerIdentity> {
+        let Self { survey, primary, followers, .. } = self;
+        let source = primary.server().filter(|_| self.proved);
+        let counted = followers.iter().filter(|follower| survey.record().counts_acks_of(follower.member.id));
+        counted
+            .filter_map(|follower| {
+                let instance = follower.member.id;
+                let caught_up = source.is_some_and(|source| {
+                    follower.is_counted(survey, primary.id) && follower.holds_all_of(source)
+                });
+                match follower.member.known().filter(|_| caught_up) {
+                    Some(facts) => Some(AckerIdentity {
+                        instance,
+                        volume_id: facts.volume_id.clone(),
+                        boot_id: facts.boot_id.clone(),
+                    }),
+                    None => survey.view.ackers.iter().find(|known| known.instance == instance).cloned(),
+                }
+            })
+            .collect()
+    }
+}
+
+/// While an instance has to be closed nothing else is ordered.
+fn closes_first(mut orders: Vec<Order>) -> Vec<Order> {
+    if orders.iter().any(|order| order.action == Action::Close) {
+        orders.retain(|order| order.action == Action::Close);
+    }
+    orders
+}

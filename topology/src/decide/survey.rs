@@ -1,0 +1,163 @@
+//! A view, indexed by instance, and what can be read off a single instance.
+
+use std::collections::BTreeMap;
+
+use crate::observe::{
+    CloneProgress, CloneState, ClusterView, InstanceFacts, InstanceId, InstanceView, Observed, PodState,
+    ProcessState, ReplicationFacts, ServerFacts, TermRecord, ThreadState,
+};
+use crate::quorum::Quorum;
+use crate::term::Term;
+
+static NEVER_SEEN: Observed<InstanceFacts> = Observed::Unknown { for_ms: 0 };
+
+/// A view of a cluster with a valid number of instances.
+pub(super) struct Survey<'a> {
+    pub(super) view: &'a ClusterView,
+    /// The quorum that the wanted number of instances has.
+    pub(super) wanted: Quorum,
+    members: BTreeMap<InstanceId, Member<'a>>,
+}
+
+impl<'a> Survey<'a> {
+    pub(super) fn new(view: &'a ClusterView, wanted: Quorum) -> Self {
+        let absent =
+            (0..view.replicas).map(|ordinal| (InstanceId(ordinal), Member::never_seen(InstanceId(ordinal))));
+        let seen = view.instances.iter().map(|instance| (instance.id, Member::from(instance)));
+        Self { view, wanted, members: absent.chain(seen).collect() }
+    }
+
+    pub(super) fn record(&self) -> &'a TermRecord {
+        &self.view.record
+    }
+
+    pub(super) fn term(&self) -> Term {
+        self.view.record.term
+    }
+
+    pub(super) fn is_wanted(&self, id: InstanceId) -> bool {
+        id.0 < self.view.replicas
+    }
+
+    /// By ordinal.
+    pub(super) fn members(&self) -> impl Iterator<Item = Member<'a>> {
+        self.members.values().copied()
+    }
+
+    pub(super) fn others(&self, than: InstanceId) -> impl Iterator<Item = Member<'a>> {
+        self.members().filter(move |member| member.id != than)
+    }
+
+    pub(super) fn member(&self, id: InstanceId) -> Member<'a> {
+        self.members.get(&id).copied().unwrap_or_else(|| Member::never_seen(id))
+    }
+
+    /// The highest term that any instance knows of.
+    pub(super) fn highest_term(&self) -> Term {
+        self.members().map(Member::highest_term).max().unwrap_or_default()
+    }
+
+    /// How many instances have to have a pod if none that has one may go.
+    pub(super) fn pods_there_are(&self) -> u32 {
+        let there = self.members().filter(|member| member.pod != PodState::Absent);
+        there.map(|member| member.id.0.saturating_add(1)).max().unwrap_or_default()
+    }
+}
+
+/// One instance.
+#[derive(Clone, Copy)]
+pub(super) struct Member<'a> {
+    pub(super) id: InstanceId,
+    pub(super) pod: PodState,
+    facts: &'a Observed<InstanceFacts>,
+}
+
+impl<'a> From<&'a InstanceView> for Member<'a> {
+    fn from(view: &'a InstanceView) -> Self {
+        Self { id: view.id, pod: view.pod, facts: &view.facts }
+    }
+}
+
+impl<'a> Member<'a> {
+    fn never_seen(id: InstanceId) -> Self {
+        Self { id, pod: PodState::Absent, facts: &NEVER_SEEN }
+    }
+
+    pub(super) fn known(self) -> Option<&'a InstanceFacts> {
+        self.facts.known()
+    }
+
+    /// For how long it could not be asked.
+    pub(super) fn unknown_for_ms(self) -> Option<u64> {
+        match self.facts {
+            Observed::Known(_) => None,
+            Observed::Unknown { for_ms } => Some(*for_ms),
+        }
+    }
+
+    /// Whether it can't be asked and may well be fine: then it keeps its traffic.
+    pub(super) fn may_be_fine(self) -> bool {
+        self.known().is_none() && matches!(self.pod, PodState::Running | PodState::Terminating)
+    }
+
+    pub(super) fn server(self) -> Option<&'a ServerFacts> {
+        self.known().and_then(|facts| facts.server.as_ref())
+    }
+
+    /// What its mysqld says, if an order can be carried out now.
+    pub(super) fn ready(self) -> Option<&'a ServerFacts> {
+        let facts = self.known().filter(|facts| facts.process == ProcessState::Running)?;
+        facts.server.as_ref().filter(|_| self.pod != PodState::Terminating && self.copying().is_none())
+    }
+
+    pub(super) fn is_open(self) -> bool {
+        self.server().is_some_and(|server| !server.super_read_only)
+    }
+
+    pub(super) fn copying(self) -> Option<&'a CloneProgress> {
+        self.known()?.clone.as_ref().filter(|clone| clone.state == CloneState::Running)
+    }
+
+    pub(super) fn highest_term(self) -> Term {
+        let persisted = self.known().map(|facts| facts.persisted_term).unwrap_or_default();
+        persisted.max(self.server().map(|server| server.recorded_term).unwrap_or_default())
+    }
+
+    /// Its replication, if that is from `source`.
+    pub(super) fn replication_from(self, source: InstanceId) -> Option<&'a ReplicationFacts> {
+        self.server()?.replication.as_ref().filter(|replication| replication.source == Some(source))
+    }
+
+    /// Whether it receives from `source` now.
+    pub(super) fn receives_from(self, source: InstanceId) -> bool {
+        self.replication_from(source).is_some_and(|replication| replication.receiver == ThreadState::Running)
+    }
+
+    /// Whether it acknowledges the transactions of `source` now, counted or not.
+    pub(super) fn acknowledges(self, source: InstanceId) -> bool {
+        self.receives_from(source) && self.server().is_some_and(|server| server.semi_sync_replica)
+    }
+
+    /// Why it does not answer, said of it: `instance 1 …`.
+    pub(super) fn why_silent(self) -> String {
+        let Some(facts) = self.known() else {
+            let for_ms = self.unknown_for_ms().unwrap_or_default();
+            return match self.pod {
+                PodState::Absent => "has no pod".to_owned(),
+                PodState::Pending => "has a pod that has not been started".to_owned(),
+                PodState::Running => format!("runs, and its agent has not answered for {for_ms} ms"),
+                PodState::Terminating => {
+                    format!("has a pod that is being deleted, and its agent has not answered for {for_ms} ms")
+                }
+            };
+        };
+        match &facts.process {
+            ProcessState::Initializing => "makes its data directory".to_owned(),
+            ProcessState::Starting => "starts mysqld".to_owned(),
+            ProcessState::Running => "runs a mysqld that does not answer".to_owned(),
+            ProcessState::Exited => "starts mysqld again, which has ended".to_owned(),
+            ProcessState::Failed(reason) => format!("can't run mysqld: {reason}"),
+            ProcessState::Stopping => "is being stopped".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What is known of a cluster, and what is not.
+//!
+//! The types mirror the facts that agents stream (`proto/mysqlfleet/agent/v1/agent.proto`), reduced to what a
+//! decision reads: hosts are resolved to instances, texts to sets. What can't be known stays
+//! [`Observed::Unknown`]: it is never replaced by what was true before.
+
+use std::fmt;
+
+use crate::gtid::{GtidSet, ServerUuid};
+use crate::quorum::Quorum;
+use crate::term::Term;
+
+/// Something observed, or the lack of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Observed<T> {
+    /// Observed lately enough to be acted on.
+    Known(T),
+    /// Not observed, or too long ago to count.
+    Unknown {
+        /// For how long it has been unknown, in milliseconds of the observer's monotonic clock. A restarted
+        /// observer begins at 0: not having asked yet is no evidence of anything.
+        for_ms: u64,
+    },
+}
+
+impl<T> Observed<T> {
+    /// What is known, if it is.
+    pub const fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known(value) => Some(value),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
+/// An instance of a cluster: the ordinal of its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(pub u32);
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instance {}", self.0)
+    }
+}
+
+/// What is promised about acknowledged commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Relay logs are synced to disk before they are acknowledged: an acker is faithful as long as its volume
+    /// is the same.
+    Strict,
+    /// Relay logs are left to the page cache: an acker is faithful as long as its kernel runs, too.
+    Relaxed,
+}
+
+/// The record of the current term: the one thing that is written by compare-and-swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TermRecord {
+    /// The term.
+    pub term: Term,
+    /// The primary of the term, absent before the first one.
+    pub primary: Option<InstanceId>,
+    /// The first of the terms in which this primary has been primary without a break. A new term that only
+    /// changes the quorum keeps it, and so the primary keeps its traffic while it moves from one to the other.
+    pub primary_since: Term,
+    /// The quorum in force.
+    pub quorum: Quorum,
+}
+
+impl TermRecord {
+    /// The record of a cluster that never had a primary.
+    pub const NONE: Self =
+        Self { term: Term::NONE, primary: None, primary_since: Term::NONE, quorum: Quorum::ALONE };
+
+    /// Whether the instance is one whose acknowledgements count in this term: the ackers of a primary are the
+    /// other instances of the lowest `N + 1` ordinals.
+    pub fn counts_acks_of(&self, instance: InstanceId) -> bool {
+        self.quorum.required_acks() > 0
+            && instance.0 <= self.quorum.ackers()
+            && self.primary.is_some_and(|primary| primary != instance)
+    }
+}
+
+/// Which acker was last in sync: what has to be the same for it to be faithful, which means to still hold all
+/// that it has acknowledged.
+///
+/// Comes out of one decision and goes into the next ones. Where it is lost, the acker counts as not faithful
+/// until it is in sync with its source again, so losing it costs availability and never data.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AckerIdentity {
+    /// The acker.
+    pub instance: InstanceId,
+    /// Identity of its data volume.
+    pub volume_id: String,
+    /// Boot id of its kernel.
+    pub boot_id: String,
+}
+
+/// Everything a decision about one cluster is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterView {
+    /// Wanted number of instances: 1, 3 or 5. The wanted instances are the lowest ordinals.
+    pub replicas: u32,
+    /// Whether the cluster is to be stopped.
+    pub offline: bool,
+    /// Whether roles are to be left alone.
+    pub paused: bool,
+    /// What is promised about acknowledged commits.
+    pub durability: Durability,
+    /// The record of the current term, as last read.
+    pub record: TermRecord,
+    /// Ackers remembered from the last decision ([`Decision::ackers`](crate::Decision::ackers)).
+    pub ackers: Vec<AckerIdentity>,
+    /// The instances: at least every wanted one and every one that has a pod. A wanted one that is missing
+    /// here counts as absent and unknown.
+    pub instances: Vec<InstanceView>,
+}
+
+/// What is known of one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceView {
+    /// Which instance.
+    pub id: InstanceId,
+    /// State of its pod.
+    pub pod: PodState,
+    /// What its agent says.
+    pub facts: Observed<InstanceFacts>,
+}
+
+/// State of the pod of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodState {
+    /// There is none.
+    Absent,
+    /// Not started yet.
+    Pending,
+    /// Its containers have been started.
+    Running,
+    /// Being deleted.
+    Terminating,
+}
+
+/// What the agent of an instance knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceFacts {
+    /// The kernel's boot id.
+    pub boot_id: String,
+    /// Identity of the data volume.
+    pub volume_id: String,
+    /// State of mysqld.
+    pub process: ProcessState,
+    /// Highest term persisted on the volume.
+    pub persisted_term: Term,
+    /// What mysqld says, absent while it does not answer.
+    pub server: Option<ServerFacts>,
+    /// The last or current copy of another instance's data.
+    pub clone: Option<CloneProgress>,
+}
+
+/// State of the mysqld of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessState {
+    /// The data directory is being made.
+    Initializing,
+    /// Runs and does not answer yet.
+    Starting,
+    /// Runs and answers.
+    Running,
+    /// Has ended and will be started again.
+    Exited,
+    /// Can't be run, for the reason given.
+    Failed(String),
+    /// The agent is ending.
+    Stopping,
+}
+
+/// What a mysqld that answers says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// `@@server_uuid`.
+    pub server_uuid: ServerUuid,
+    /// `@@gtid_executed`.
+    pub executed: GtidSet,
+    /// `@@gtid_purged`.
+    pub purged: GtidSet,
+    /// `@@super_read_only`. While it is off somebody may write, whatever `@@read_only` says.
+    pub super_read_only: bool,
+    /// Replication from a source, absent where none is configured.
+    pub replication: Option<ReplicationFacts>,
+    /// Whether commits wait for acknowledgements.
+    pub semi_sync_source: bool,
+    /// `@@rpl_semi_sync_source_wait_for_replica_count`, which counts only while `semi_sync_source` is on.
+    pub required_acks: u32,
+    /// Connected replicas that acknowledge.
+    pub semi_sync_clients: u32,
+    /// Whether it acknowledges what it receives.
+    pub semi_sync_replica: bool,
+    /// Highest term in `mysql_fleet.term`.
+    pub recorded_term: Term,
+}
+
+impl ServerFacts {
+    /// The acknowledgements that a commit waits for.
+    pub const fn effective_acks(&self) -> u32 {
+        if self.semi_sync_source { self.required_acks } else { 0 }
+    }
+
+    /// Every transaction that the instance holds: executed, or received and not executed yet.
+    pub fn held(&self) -> GtidSet {
+        match &self.replication {
+            Some(replication) => self.executed.union(&replication.retrieved),
+            None => self.executed.clone(),
+        }
+    }
+}
+
+/// State of the replication channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicationFacts {
+    /// The source, absent where its host is no instance of the cluster.
+    pub source: Option<InstanceId>,
+    /// State of the receiver thread.
+    pub receiver: ThreadState,
+    /// Last error of the receiver, empty if none.
+    pub receiver_error: String,
+    /// State of the applier threads.
+    pub applier: ThreadState,
+    /// Last error of the applier, empty if none.
+    pub applier_error: String,
+    /// Transactions received.
+    pub retrieved: GtidSet,
+    /// How far the applier is behind the source, in milliseconds, absent while unknown.
+    pub lag_ms: Option<u64>,
+}
+
+impl ReplicationFacts {
+    /// Whether both threads run.
+    pub fn runs(&self) -> bool {
+        self.receiver == ThreadState::Running && self.applier == ThreadState::Running
+    }
+}
+
+/// State of a replication thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadState {
+    /// Not configured, or stopped on order.
+    Stopped,
+    /// Connecting to the source.
+    Connecting,
+    /// Running.
+    Running,
+    /// Stopped by an error.
+    Failed,
+}
+
+/// Progress of a copy of another instance's data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloneProgress {
+    /// State of the copy.
+    pub state: CloneState,
+    /// The donor, absent where its host is no instance of the cluster.
+    pub donor: Option<InstanceId>,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Bytes to copy, as far as known.
+    pub estimated_bytes: u64,
+}
+
+/// State of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CloneState {
+    /// Running.
+    Running,
+    /// Ended well.
+    Completed,
+    /// Ended by the error given.
+    Failed(String),
+}

@@ -1,0 +1,108 @@
+//! Whatever happens on the way, once faults stop the cluster gets healthy, with every acknowledged
+//! transaction and never two instances open.
+
+use fleet_topology::*;
+use proptest::prelude::*;
+
+use crate::views::{id, trx};
+use crate::world::{Event, World};
+
+/// Rounds that suffice once faults have stopped.
+const ROUNDS: usize = 20;
+
+fn event() -> impl Strategy<Value = Event> {
+    let instance = 0..5_u32;
+    prop_oneof![
+        4 => instance.clone().prop_map(Event::Hear),
+        1 => instance.clone().prop_map(Event::Miss),
+        6 => any::<u8>().prop_map(Event::Act),
+        3 => instance.clone().prop_map(Event::Receive),
+        3 => instance.clone().prop_map(Event::Apply),
+        1 => instance.clone().prop_map(Event::EndCopy),
+        1 => instance.clone().prop_map(Event::Crash),
+        2 => instance.prop_map(Event::Start),
+        4 => Just(Event::Write),
+    ]
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    prop::collection::vec(event(), 0..120)
+}
+
+#[track_caller]
+fn gets_healthy(world: &mut World) {
+    assert!(world.settle(ROUNDS), "{:#?}", world.last);
+}
+
+fn healthy(replicas: u32) -> World {
+    let mut world = World::new(replicas);
+    gets_healthy(&mut world);
+    world
+}
+
+fn run(world: &mut World, events: &[Event]) {
+    for event in events {
+        world.happen(*event);
+    }
+    gets_healthy(world);
+}
+
+proptest! {
+    #![proptest_config(crate::cases(48))]
+
+    #[test]
+    fn an_empty_cluster_gets_healthy(replicas in prop::sample::select(vec![1_u32, 3, 5]), events in events()) {
+        run(&mut World::new(replicas), &events);
+    }
+
+    #[test]
+    fn a_cluster_made_again_over_its_data_gets_healthy(
+        last in 1..30_u64, behind in 0..30_u64, purged in 0..30_u64, of in 0..3_u32, events in events()
+    ) {
+        let mut world = World::new(3);
+        for instance in 0..3 {
+            let held = if instance == of { last } else { last.saturating_sub(behind) };
+            world.retain(instance, &trx(of, held), &trx(of, purged.min(held)), Term(4));
+        }
+        run(&mut world, &events);
+    }
+
+    #[test]
+    fn a_cluster_that_was_used_and_whose_record_is_lost_gets_healthy(before in events(), after in events()) {
+        let mut world = healthy(3);
+        for event in before {
+            world.happen(event);
+        }
+        world.forget();
+        run(&mut world, &after);
+    }
+
+    #[test]
+    fn a_lost_volume_of_a_replica_is_filled_again(
+        before in events(), after in events(), which in 1..3_u32, purge: bool
+    ) {
+        let mut world = healthy(3);
+        run(&mut world, &before);
+        if purge {
+            world.purge();
+        }
+        let primary = world.last.as_ref().unwrap().traffic.primary;
+        let which = if primary == Some(id(which)) { 0 } else { which };
+        world.happen(Event::Crash(which));
+        world.lose_volume(which);
+        run(&mut world, &after);
+    }
+
+    #[test]
+    fn a_cluster_of_another_size_gets_healthy(
+        sizes in prop::collection::vec(prop::sample::select(vec![1_u32, 3, 5]), 2..5),
+        events in prop::collection::vec(events(), 5)
+    ) {
+        let mut world = healthy(sizes[0]);
+        for (size, events) in sizes.iter().zip(&events) {
+            world.resize(*size);
+            run(&mut world, events);
+            prop_assert_eq!(world.pods(), *size as usize);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A primary that does not answer.
+
+use fleet_topology::*;
+
+use crate::views::*;
+
+/// The primary is silent, and no receiver reaches it.
+fn lost() -> ClusterView {
+    let mut view = healthy(3);
+    view.silent(0, 5000);
+    for instance in [1, 2] {
+        view.replication(instance).receiver = ThreadState::Connecting;
+        view.server(instance).semi_sync_replica = false;
+    }
+    view
+}
+
+#[test]
+fn a_primary_that_nobody_reaches_is_lost() {
+    let decision = decide(&lost());
+    says(&decision, State::PrimaryLost, &["instance 0", "5000 ms", "2 faithful ackers"]);
+    assert_eq!((decision.record, decision.orders), (None, vec![]));
+}
+
+#[test]
+fn a_primary_whose_mysqld_ended_is_lost_at_once() {
+    let mut view = lost();
+    view.instance(0).facts = healthy(3).instance(0).facts.clone();
+    view.down(0);
+    says(&decide(&view), State::PrimaryLost, &["instance 0 starts mysqld again"]);
+}
+
+#[test]
+fn a_primary_without_a_pod_is_lost_at_once() {
+    for pod in [PodState::Absent, PodState::Pending] {
+        let mut view = lost();
+        view.silent(0, 0);
+        view.instance(0).pod = pod;
+        says(&decide(&view), State::PrimaryLost, &[]);
+    }
+}
+
+#[test]
+fn a_short_silence_is_no_evidence() {
+    let mut view = lost();
+    view.silent(0, 2999);
+    says(&decide(&view), State::Incomplete, &["is suspected after 3000 ms"]);
+    view.instance(0).pod = PodState::Terminating;
+    says(&decide(&view), State::Incomplete, &[]);
+}
+
+#[test]
+fn a_primary_that_a_replica_receives_from_is_not_lost() {
+    let mut view = lost();
+    view.replication(2).receiver = ThreadState::Running;
+    let decision = decide(&view);
+    says(&decision, State::Incomplete, &["instance 0 has not answered", "instance 2 receives from it"]);
+    assert_eq!(decision.orders, vec![]);
+}
+
+#[test]
+fn a_shard_that_has_just_started_says_nothing_and_cuts_nobody_off() {
+    let mut view = healthy(3);
+    for instance in 0..3 {
+        view.silent(instance, 0);
+    }
+    let decision = decide(&view);
+    says(&decision, State::Incomplete, &[]);
+    assert_eq!(decision.traffic.after(Some(id(0)), &[id(1), id(2)]), (Some(id(0)), vec![id(1), id(2)]));
+    assert_eq!(decision.ackers, view.ackers);
+}
+
+#[test]
+fn too_few_faithful_ackers_block_a_failover_and_are_named() {
+    let mut view = lost();
+    view.silent(2, 9000);
+    says(
+        &decide(&view),
+        State::FailoverBlocked,
+        &["2 faithful ackers have to prove", "1 do", "instance 2 runs, and its agent"],
+    );
+
+    let mut view = lost();
+    view.facts(1).volume_id = "another".to_owned();
+    says(&decide(&view), State::FailoverBlocked, &["instance 1 has another volume"]);
+
+    let mut view = lost();
+    view.ackers.clear();
+    says(
+        &decide(&view),
+        State::FailoverBlocked,
+        &["instance 1 was not in sync", "instance 2 was not in sync"],
+    );
+}
+
+#[test]
+fn a_kernel_that_ended_matters_only_where_relay_logs_are_not_synced() {
+    let mut view = lost();
+    view.facts(1).boot_id = "another".to_owned();
+    says(&decide(&view), State::PrimaryLost, &[]);
+    view.durability = Durability::Relaxed;
+    says(&decide(&view), State::FailoverBlocked, &["instance 1 was on a kernel that has ended"]);
+}
+
+#[test]
+fn a_term_whose_first_transaction_nobody_has_proves_nothing() {
+    let mut view = lost();
+    view.record.term = Term(2);
+    says(&decide(&view), State::FailoverBlocked, &["first transaction of term 2"]);
+}
+
+#[test]
+fn a_primary_alone_is_waited_for() {
+    let mut view = healthy(1);
+    view.down(0);
+    says(&decide(&view), State::FailoverBlocked, &["instance 0 starts mysqld again", "it alone holds"]);
+}
+
+#[test]
+fn an_acker_with_a_new_volume_is_remembered_once_it_has_caught_up() {
+    let mut view = healthy(3);
+    let before = view.ackers.clone();
+    view.facts(1).volume_id = "new".to_owned();
+    view.server(1).executed = trx(0, 4);
+    view.replication(1).retrieved = trx(0, 9);
+    assert_eq!(decide(&view).ackers, before);
+    view.replication(1).retrieved = trx(0, 10);
+    let after = decide(&view).ackers;
+    assert_eq!((after[0].volume_id.as_str(), &after[1]), ("new", &before[1]));
+}

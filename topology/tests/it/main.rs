@@ -1,0 +1,24 @@
+//! Behaviour of the public API: one binary, one module for each subject.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that goes wrong has to end")]
+
+mod choosing;
+mod convergence;
+mod gtid_algebra;
+mod joining;
+mod losing;
+mod opening;
+mod properties;
+mod resizing;
+mod states_page;
+mod traffic;
+mod views;
+mod world;
+
+/// How many cases a property is tried with: `PROPTEST_CASES` if that is set, for a long run.
+fn cases(default: u32) -> proptest::test_runner::Config {
+    let config = proptest::test_runner::Config::default();
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => config,
+        None => proptest::test_runner::Config { cases: default, ..config },
+    }
+}

@@ -1,0 +1,276 @@
+//! What holds for every decision about every view, possible or not.
+
+use fleet_topology::*;
+use proptest::prelude::*;
+
+use crate::views::{id, trx, uuid};
+
+fn gtids() -> impl Strategy<Value = GtidSet> {
+    (0..4_u64, 0..4_u64, 0..3_u64).prop_map(|(a, b, c)| trx(0, a).union(&trx(1, b)).union(&trx(2, c)))
+}
+
+fn thread() -> impl Strategy<Value = ThreadState> {
+    prop::sample::select(vec![
+        ThreadState::Stopped,
+        ThreadState::Connecting,
+        ThreadState::Running,
+        ThreadState::Running,
+        ThreadState::Running,
+        ThreadState::Failed,
+    ])
+}
+
+fn replication() -> impl Strategy<Value = ReplicationFacts> {
+    (prop::option::weighted(0.9, 0..3_u32), thread(), thread(), gtids(), prop::option::of(0..5000_u64))
+        .prop_map(|(source, receiver, applier, retrieved, lag_ms)| ReplicationFacts {
+            source: source.map(id),
+            receiver,
+            receiver_error: String::new(),
+            applier,
+            applier_error: String::new(),
+            retrieved,
+            lag_ms,
+        })
+}
+
+fn server() -> impl Strategy<Value = ServerFacts> {
+    let flags = (prop::bool::weighted(0.7), any::<bool>(), any::<bool>());
+    (0..4_u32, gtids(), gtids(), flags, prop::option::of(replication()), 0..3_u32, 0..4_u32, 0..4_u64)
+        .prop_map(|(server, executed, purged, flags, replication, required_acks, semi_sync_clients, term)| {
+            ServerFacts {
+                server_uuid: uuid(server),
+                purged: purged.intersect(&executed),
+                executed,
+                super_read_only: flags.0,
+                replication,
+                semi_sync_source: flags.1,
+                required_acks,
+                semi_sync_clients,
+                semi_sync_replica: flags.2,
+                recorded_term: Term(term),
+            }
+        })
+}
+
+fn process() -> impl Strategy<Value = ProcessState> {
+    prop_oneof![
+        6 => Just(ProcessState::Running),
+        1 => prop::sample::select(vec![
+            ProcessState::Initializing,
+            ProcessState::Starting,
+            ProcessState::Exited,
+            ProcessState::Failed("broken".to_owned()),
+            ProcessState::Stopping,
+        ]),
+    ]
+}
+
+fn copy() -> impl Strategy<Value = CloneProgress> {
+    let states = vec![CloneState::Running, CloneState::Completed, CloneState::Failed("full".to_owned())];
+    (prop::sample::select(states), prop::option::of(0..4_u32)).prop_map(|(state, donor)| CloneProgress {
+        state,
+        donor: donor.map(id),
+        copied_bytes: 1,
+        estimated_bytes: 2,
+    })
+}
+
+fn facts() -> impl Strategy<Value = Observed<InstanceFacts>> {
+    let known = (
+        process(),
+        0..4_u64,
+        prop::option::weighted(0.9, server()),
+        prop::option::weighted(0.2, copy()),
+        prop::sample::select(vec!["a", "b"]),
+    );
+    prop_oneof![
+        6 => known.prop_map(|(process, term, server, clone, volume)| Observed::Known(InstanceFacts {
+            boot_id: volume.to_owned(),
+            volume_id: volume.to_owned(),
+            process,
+            persisted_term: Term(term),
+            server,
+            clone,
+        })),
+        1 => (0..6000_u64).prop_map(|for_ms| Observed::Unknown { for_ms }),
+    ]
+}
+
+fn instance() -> impl Strategy<Value = InstanceView> {
+    let pods = vec![
+        PodState::Running,
+        PodState::Running,
+        PodState::Pending,
+        PodState::Absent,
+        PodState::Terminating,
+    ];
+    (0..6_u32, prop::sample::select(pods), facts()).prop_map(|(ordinal, pod, facts)| InstanceView {
+        id: id(ordinal),
+        pod,
+        facts,
+    })
+}
+
+fn record() -> impl Strategy<Value = TermRecord> {
+    let quorum = prop::sample::select(vec![1, 3, 5]).prop_map(|n| Quorum::for_replicas(n).unwrap());
+    (1..5_u64, prop::option::weighted(0.9, 0..4_u32), 0..5_u64, quorum).prop_map(
+        |(term, primary, since, quorum)| TermRecord {
+            term: Term(term),
+            primary: primary.map(id),
+            primary_since: Term(since.min(term)),
+            quorum,
+        },
+    )
+}
+
+fn views() -> impl Strategy<Value = ClusterView> {
+    let remembered = prop::collection::vec((0..4_u32, "[ab]", "[ab]"), 0..3);
+    (
+        prop::sample::select(vec![1_u32, 3, 3, 5, 2]),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
+        any::<bool>(),
+        record(),
+        remembered,
+        prop::collection::vec(instance(), 0..8),
+    )
+        .prop_map(|(replicas, offline, paused, strict, record, remembered, instances)| ClusterView {
+            replicas,
+            offline,
+            paused,
+            durability: if strict { Durability::Strict } else { Durability::Relaxed },
+            record,
+            ackers: remembered
+                .into_iter()
+                .map(|(instance, volume_id, boot_id)| AckerIdentity {
+                    instance: id(instance),
+                    volume_id,
+                    boot_id,
+                })
+                .collect(),
+            instances,
+        })
+}
+
+/// The facts that count of an instance: those of its last entry.
+fn known(view: &ClusterView, instance: InstanceId) -> Option<&InstanceFacts> {
+    view.instances.iter().rfind(|other| other.id == instance)?.facts.known()
+}
+
+proptest! {
+    #![proptest_config(crate::cases(400))]
+
+    #[test]
+    fn equal_views_give_equal_decisions(view in views()) {
+        prop_assert_eq!(decide(&view), decide(&view.clone()));
+        let mut instances = view.instances.clone();
+        instances.sort_by_key(|instance| instance.id);
+        let sorted = ClusterView { instances, ..view.clone() };
+        if view.replicas != 2 {
+            prop_assert_eq!(decide(&view), decide(&sorted));
+        }
+    }
+
+    #[test]
+    fn orders_are_given_one_by_one_to_instances_that_answer(view in views()) {
+        let decision = decide(&view);
+        let mut ordered: Vec<_> = decision.orders.iter().map(|order| order.instance).collect();
+        ordered.sort_unstable();
+        ordered.dedup();
+        prop_assert_eq!(ordered.len(), decision.orders.len());
+        for order in &decision.orders {
+            let facts = known(&view, order.instance);
+            prop_assert!(facts.is_some_and(|facts| facts.server.is_some()));
+            prop_assert_eq!(order.term, view.record.term);
+            prop_assert!(facts.is_some_and(|facts| facts.persisted_term <= order.term), "the agent would refuse it");
+        }
+        prop_assert!(decision.record.is_none() || decision.orders.is_empty());
+    }
+
+    #[test]
+    fn only_the_primary_of_the_record_is_opened_and_only_while_no_other_is_open(view in views()) {
+        let decision = decide(&view);
+        let opened: Vec<_> =
+            decision.orders.iter().filter(|order| matches!(order.action, Action::Open { .. })).collect();
+        prop_assert!(opened.len() <= 1);
+        for order in opened {
+            prop_assert_eq!(Some(order.instance), view.record.primary);
+            for other in view.instances.iter().filter(|other| other.id != order.instance) {
+                let server = known(&view, other.id).and_then(|facts| facts.server.as_ref());
+                prop_assert!(server.is_none_or(|server| server.super_read_only));
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_never_replaces_what_its_donor_lacks(view in views()) {
+        let decision = decide(&view);
+        let mut donors = Vec::new();
+        for order in &decision.orders {
+            if let Action::Clone { donor, expendable } = &order.action {
+                let held = known(&view, order.instance).and_then(|facts| facts.server.as_ref()).unwrap().held();
+                let source = known(&view, *donor).and_then(|facts| facts.server.as_ref()).unwrap();
+                prop_assert!(source.executed.contains(&held) && expendable.contains(&held));
+                prop_assert!(source.executed.contains(expendable));
+                donors.push(*donor);
+            }
+        }
+        for instance in &view.instances {
+            let copy = known(&view, instance.id).and_then(|facts| facts.clone.as_ref());
+            if let Some(CloneProgress { state: CloneState::Running, donor: Some(donor), .. }) = copy {
+                prop_assert!(!donors.contains(donor), "the donor is busy");
+            }
+        }
+        let asked = donors.len();
+        donors.sort_unstable();
+        donors.dedup();
+        prop_assert_eq!(asked, donors.len());
+    }
+
+    #[test]
+    fn an_instance_with_errant_transactions_gets_no_order_to_replicate_and_no_reads(view in views()) {
+        let decision = decide(&view);
+        for verdict in decision.instances.iter().filter(|verdict| matches!(verdict.standing, Standing::Errant(_))) {
+            prop_assert!(decision.orders.iter().all(|order| order.instance != verdict.id));
+            prop_assert!(!decision.traffic.replicas.contains(&verdict.id));
+            prop_assert!(!decision.traffic.undecided_replicas.contains(&verdict.id));
+        }
+    }
+
+    #[test]
+    fn writes_go_to_an_open_primary_of_the_record_and_reads_to_closed_instances(view in views()) {
+        let Traffic { primary, replicas, .. } = decide(&view).traffic;
+        if let Some(primary) = primary {
+            prop_assert_eq!(Some(primary), view.record.primary);
+            let server = known(&view, primary).and_then(|facts| facts.server.as_ref()).unwrap();
+            prop_assert!(!server.super_read_only && server.recorded_term >= view.record.primary_since);
+        }
+        for replica in replicas.into_iter().filter(|replica| Some(*replica) != primary) {
+            prop_assert!(known(&view, replica).unwrap().server.as_ref().unwrap().super_read_only);
+        }
+    }
+
+    #[test]
+    fn a_new_record_has_a_higher_term_than_any_that_is_known(view in views()) {
+        if let Some(record) = decide(&view).record {
+            prop_assert!(record.term > view.record.term);
+            prop_assert!(record.primary.is_some_and(|primary| primary.0 < view.replicas));
+            prop_assert!(record.primary_since <= record.term);
+            if Some(record.primary) != Some(view.record.primary) {
+                for instance in &view.instances {
+                    prop_assert!(known(&view, instance.id).is_none_or(|facts| facts.persisted_term < record.term));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_decision_says_why(view in views()) {
+        let decision = decide(&view);
+        prop_assert!(!decision.message.is_empty());
+        for verdict in &decision.instances {
+            let says_it_all = matches!(verdict.standing, Standing::InSync | Standing::Open | Standing::Closed);
+            prop_assert!(says_it_all || !verdict.message.is_empty(), "{:?}", verdict);
+        }
+    }
+}

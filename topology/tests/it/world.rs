@@ -1,0 +1,430 @@
+//! A toy world: instances that carry out orders, replicate, fail and come back, and a shard that decides from
+//! facts that may be old.
+
+use fleet_topology::*;
+
+use crate::views::{id, idle_server};
+
+/// A mysqld with its agent and its volume.
+#[derive(Clone)]
+struct Node {
+    pod: PodState,
+    volume: u32,
+    persisted: Term,
+    up: bool,
+    server: ServerFacts,
+    copying_from: Option<u32>,
+}
+
+/// Something that happens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event {
+    /// The shard hears from an instance.
+    Hear(u32),
+    /// The shard stops hearing from an instance.
+    Miss(u32),
+    /// The shard decides and gives the orders whose instance's bit is set.
+    Act(u8),
+    /// A replica receives what its source has.
+    Receive(u32),
+    /// A replica applies what it has received.
+    Apply(u32),
+    /// A copy ends.
+    EndCopy(u32),
+    /// mysqld ends.
+    Crash(u32),
+    /// mysqld starts, closed.
+    Start(u32),
+    /// A client writes to the primary.
+    Write,
+}
+
+pub(crate) struct World {
+    nodes: Vec<Node>,
+    heard: Vec<Observed<InstanceFacts>>,
+    record: TermRecord,
+    ackers: Vec<AckerIdentity>,
+    replicas: u32,
+    /// How many volumes there have been.
+    volumes: u32,
+    /// Whether an acker has lost what it acknowledged.
+    volumes_lost: bool,
+    /// Every transaction that was acknowledged to a client.
+    acknowledged: GtidSet,
+    /// The transactions that recorded a term.
+    rows: Vec<(GtidSet, Term)>,
+    pub(crate) last: Option<Decision>,
+}
+
+impl World {
+    /// Instances without data.
+    pub(crate) fn new(replicas: u32) -> Self {
+        let mut world = Self {
+            nodes: Vec::new(),
+            heard: Vec::new(),
+            record: TermRecord::NONE,
+            ackers: Vec::new(),
+            replicas: 0,
+            volumes: 0,
+            volumes_lost: false,
+            acknowledged: GtidSet::new(),
+            rows: Vec::new(),
+            last: None,
+        };
+        world.resize(replicas);
+        world
+    }
+
+    /// Another number of instances is wanted. New ones get a pod at once.
+    pub(crate) fn resize(&mut self, replicas: u32) {
+        self.replicas = replicas;
+        while self.nodes.len() < replicas as usize {
+            let new = self.volumes;
+            self.volumes += 1;
+            self.nodes.push(Node {
+                pod: PodState::Running,
+                volume: new,
+                persisted: Term::NONE,
+                up: true,
+                server: idle_server(new),
+                copying_from: None,
+            });
+            self.heard.push(Observed::Unknown { for_ms: 0 });
+        }
+    }
+
+    /// The instance has data of a cluster that was there before.
+    pub(crate) fn retain(&mut self, instance: u32, data: &GtidSet, purged: &GtidSet, term: Term) {
+        self.acknowledged = self.acknowledged.union(data);
+        let node = &mut self.nodes[instance as usize];
+        (node.server.executed, node.server.purged) = (data.clone(), purged.clone());
+        (node.persisted, node.server.recorded_term) = (term, term);
+    }
+
+    /// The record is lost, as when the cluster is deleted and made again.
+    pub(crate) fn forget(&mut self) {
+        self.record = TermRecord::NONE;
+        self.ackers.clear();
+        self.heard.fill(Observed::Unknown { for_ms: 0 });
+    }
+
+    /// The instance comes back with an empty volume.
+    pub(crate) fn lose_volume(&mut self, instance: u32) {
+        let node = &mut self.nodes[instance as usize];
+        node.volume = self.volumes;
+        node.persisted = Term::NONE;
+        node.server = idle_server(self.volumes);
+        self.volumes += 1;
+        self.volumes_lost = true;
+    }
+
+    /// The primary drops its old logs.
+    pub(crate) fn purge(&mut self) {
+        let primary = self.primary();
+        let server = &mut self.nodes[primary].server;
+        server.purged = server.executed.clone();
+    }
+
+    fn primary(&self) -> usize {
+        self.record.primary.unwrap().0 as usize
+    }
+
+    pub(crate) fn pods(&self) -> usize {
+        self.nodes.iter().filter(|node| node.pod == PodState::Running).count()
+    }
+
+    pub(crate) fn happen(&mut self, event: Event) {
+        let there = |instance: u32| (instance as usize) < self.nodes.len();
+        match event {
+            Event::Hear(instance) if there(instance) => {
+                self.heard[instance as usize] = self.facts(instance as usize);
+            }
+            Event::Miss(instance) if there(instance) => {
+                self.heard[instance as usize] = Observed::Unknown { for_ms: 5000 };
+            }
+            Event::Receive(instance) if there(instance) => self.receive(instance as usize),
+            Event::Apply(instance) if there(instance) => self.apply(instance as usize),
+            Event::EndCopy(instance) if there(instance) => self.end_copy(instance as usize),
+            Event::Crash(instance) if there(instance) => self.crash(instance as usize),
+            Event::Start(instance) if there(instance) => self.nodes[instance as usize].up = true,
+            Event::Act(mask) => self.act(mask),
+            Event::Write => self.write(),
+            _ => {}
+        }
+        self.check_quorum();
+    }
+
+    /// Whatever happens, any `R` ackers of a proved term hold all that was acknowledged, between them.
+    fn check_quorum(&self) {
+        let quorum = self.record.quorum;
+        let proved = self.rows.iter().any(|(_, term)| *term == self.record.term);
+        if !proved || self.volumes_lost || quorum.required_acks() == 0 {
+            return;
+        }
+        let ackers: Vec<_> = (0..self.nodes.len())
+            .filter(|node| self.record.counts_acks_of(id(u32::try_from(*node).unwrap())))
+            .map(|node| self.nodes[node].server.held())
+            .collect();
+        for revoked in 0..1_u32 << ackers.len() {
+            if revoked.count_ones() == quorum.revocations_needed() {
+                let revoked = ackers.iter().enumerate().filter(|(acker, _)| revoked & (1 << acker) != 0);
+                let held = revoked.fold(GtidSet::new(), |all, (_, held)| all.union(held));
+                assert!(held.contains(&self.acknowledged), "{} is not proved by {held}", self.acknowledged);
+            }
+        }
+    }
+
+    /// Everything that can go on does, and the shard hears all of it: for a number of rounds, or until the
+    /// cluster has settled.
+    pub(crate) fn settle(&mut self, rounds: usize) -> bool {
+        for _ in 0..rounds {
+            for instance in 0..u32::try_from(self.nodes.len()).unwrap() {
+                for event in [Event::Start, Event::EndCopy, Event::Receive, Event::Apply, Event::Hear] {
+                    self.happen(event(instance));
+                }
+            }
+            self.happen(Event::Act(u8::MAX));
+            let last = self.last.as_ref().unwrap();
+            if last.state == State::Healthy && last.pods == self.replicas {
+                self.check_settled();
+                return true;
+            }
+        }
+        false
+    }
+
+    fn check_settled(&self) {
+        let primary = &self.nodes[self.primary()].server;
+        assert!(primary.executed.contains(&self.acknowledged), "an acknowledged transaction is lost");
+        assert!(!primary.super_read_only);
+        assert_eq!(self.record.quorum, Quorum::for_replicas(self.replicas).unwrap());
+        assert_eq!(primary.effective_acks(), self.record.quorum.required_acks());
+    }
+
+    fn facts(&self, instance: usize) -> Observed<InstanceFacts> {
+        let node = &self.nodes[instance];
+        if node.pod != PodState::Running {
+            return Observed::Unknown { for_ms: 5000 };
+        }
+        let mut server = node.server.clone();
+        if let Some(replication) = &mut server.replication
+            && replication.receiver == ThreadState::Running
+            && !self.works(replication.source.unwrap().0 as usize)
+        {
+            replication.receiver = ThreadState::Connecting;
+        }
+        server.semi_sync_clients = u32::try_from(self.acknowledging(instance)).unwrap();
+        Observed::Known(InstanceFacts {
+            boot_id: "boot".to_owned(),
+            volume_id: node.volume.to_string(),
+            process: if node.up { ProcessState::Running } else { ProcessState::Exited },
+            persisted_term: node.persisted,
+            server: Some(server).filter(|_| node.up),
+            clone: node.copying_from.map(|donor| CloneProgress {
+                state: CloneState::Running,
+                donor: Some(id(donor)),
+                copied_bytes: 1,
+                estimated_bytes: 2,
+            }),
+        })
+    }
+
+    fn works(&self, instance: usize) -> bool {
+        self.nodes[instance].up && self.nodes[instance].pod == PodState::Running
+    }
+
+    fn follows(&self, instance: usize, source: usize) -> bool {
+        let replication = self.nodes[instance].server.replication.as_ref();
+        replication
+            .is_some_and(|r| r.receiver == ThreadState::Running && r.source.unwrap().0 as usize == source)
+            && self.works(instance)
+            && self.works(source)
+    }
+
+    fn acknowledging(&self, source: usize) -> usize {
+        (0..self.nodes.len())
+            .filter(|node| self.follows(*node, source) && self.nodes[*node].server.semi_sync_replica)
+            .count()
+    }
+
+    fn receive(&mut self, instance: usize) {
+        let Some(source) = self.nodes[instance].server.replication.as_ref().and_then(|r| r.source) else {
+            return;
+        };
+        if !self.works(instance) || !self.works(source.0 as usize) {
+            return;
+        }
+        let source = self.nodes[source.0 as usize].server.clone();
+        let server = &mut self.nodes[instance].server;
+        let held = server.held();
+        let Some(replication) = &mut server.replication else {
+            return;
+        };
+        if replication.receiver == ThreadState::Running {
+            if held.contains(&source.purged) {
+                replication.retrieved = replication.retrieved.union(&source.executed);
+            } else {
+                replication.receiver = ThreadState::Failed;
+            }
+        }
+    }
+
+    fn apply(&mut self, instance: usize) {
+        if !self.works(instance) {
+            return;
+        }
+        let server = &mut self.nodes[instance].server;
+        if server.replication.as_ref().is_some_and(|r| r.applier == ThreadState::Running) {
+            server.executed = server.held();
+            let rows = self.rows.iter().filter(|(row, _)| server.executed.contains(row));
+            server.recorded_term =
+                rows.map(|(_, term)| *term).max().unwrap_or_default().max(server.recorded_term);
+        }
+    }
+
+    fn end_copy(&mut self, instance: usize) {
+        let Some(donor) = self.nodes[instance].copying_from.take() else {
+            return;
+        };
+        let donor = self.nodes[donor as usize].server.clone();
+        let server = &mut self.nodes[instance].server;
+        (server.purged, server.executed) = (donor.executed.clone(), donor.executed);
+        (server.recorded_term, server.replication) = (donor.recorded_term, None);
+    }
+
+    fn crash(&mut self, instance: usize) {
+        let node = &mut self.nodes[instance];
+        (node.up, node.copying_from) = (false, None);
+        let server = &mut node.server;
+        server.super_read_only = true;
+        (server.semi_sync_source, server.semi_sync_replica) = (false, false);
+        if let Some(replication) = &mut server.replication {
+            (replication.receiver, replication.applier) = (ThreadState::Stopped, ThreadState::Stopped);
+        }
+    }
+
+    /// Acknowledged at once, by ackers that receive it, or not at all.
+    fn write(&mut self) {
+        for source in 0..self.nodes.len() {
+            let server = &self.nodes[source].server;
+            let needed = server.effective_acks() as usize;
+            if server.super_read_only || !self.works(source) || self.acknowledging(source) < needed {
+                continue;
+            }
+            let new = self.commit(source);
+            self.acknowledged = self.acknowledged.union(&new);
+        }
+    }
+
+    /// The next transaction of a source, received by just as many ackers as have to.
+    fn commit(&mut self, source: usize) -> GtidSet {
+        let server = &mut self.nodes[source].server;
+        let own = server.executed.of_source(server.server_uuid);
+        let new: GtidSet = format!("{}:{}", server.server_uuid, own.count() + 1).parse().unwrap();
+        server.executed = server.executed.union(&new);
+        let needed = server.effective_acks() as usize;
+        let ackers = (0..self.nodes.len())
+            .filter(|node| self.follows(*node, source) && self.nodes[*node].server.semi_sync_replica);
+        for acker in ackers.take(needed).collect::<Vec<_>>() {
+            self.receive(acker);
+        }
+        new
+    }
+
+    fn act(&mut self, mask: u8) {
+        let instances = (0..).map(id).zip(self.nodes.iter().zip(&self.heard));
+        let view = ClusterView {
+            replicas: self.replicas,
+            offline: false,
+            paused: false,
+            durability: Durability::Strict,
+            record: self.record,
+            ackers: self.ackers.clone(),
+            instances: instances
+                .filter(|(_, (node, _))| node.pod != PodState::Absent)
+                .map(|(id, (node, heard))| InstanceView { id, pod: node.pod, facts: heard.clone() })
+                .collect(),
+        };
+        let decision = decide(&view);
+        if let Some(record) = decision.record {
+            assert!(record.term > self.record.term, "a term fell");
+            self.record = record;
+        }
+        self.ackers.clone_from(&decision.ackers);
+        for ordinal in 0..self.nodes.len() {
+            let pod = if ordinal < decision.pods as usize { PodState::Running } else { PodState::Absent };
+            if self.nodes[ordinal].pod != pod {
+                self.nodes[ordinal].pod = pod;
+                self.crash(ordinal);
+            }
+        }
+        for order in &decision.orders {
+            if mask & (1 << order.instance.0) != 0 {
+                self.carry_out(order);
+            }
+        }
+        self.last = Some(decision);
+    }
+
+    fn carry_out(&mut self, order: &Order) {
+        let instance = order.instance.0 as usize;
+        let works = self.works(instance);
+        let node = &mut self.nodes[instance];
+        if order.term < node.persisted || node.copying_from.is_some() || !works {
+            return;
+        }
+        node.persisted = order.term;
+        match &order.action {
+            Action::Close => node.server.super_read_only = true,
+            Action::Follow { source, acknowledge } => {
+                let server = &mut node.server;
+                let retrieved = match &server.replication {
+                    Some(replication) if replication.source == Some(*source) => replication.retrieved.clone(),
+                    _ => server.executed.clone(),
+                };
+                (server.super_read_only, server.semi_sync_source) = (true, false);
+                server.semi_sync_replica = *acknowledge;
+                server.replication = Some(ReplicationFacts {
+                    source: Some(*source),
+                    receiver: ThreadState::Running,
+                    receiver_error: String::new(),
+                    applier: ThreadState::Running,
+                    applier_error: String::new(),
+                    retrieved,
+                    lag_ms: None,
+                });
+            }
+            Action::Clone { donor, expendable } => {
+                if expendable.contains(&node.server.held()) {
+                    let donor_has = self.nodes[donor.0 as usize].server.executed.clone();
+                    assert!(
+                        donor_has.contains(&self.nodes[instance].server.held()),
+                        "a copy would lose data"
+                    );
+                    self.nodes[instance].server.semi_sync_replica = false;
+                    self.nodes[instance].server.replication = None;
+                    self.nodes[instance].copying_from = Some(donor.0);
+                }
+            }
+            Action::Open { required_acks } => self.open(instance, order.term, *required_acks),
+        }
+    }
+
+    fn open(&mut self, instance: usize, term: Term, required_acks: u32) {
+        for (other, node) in self.nodes.iter().enumerate() {
+            assert!(other == instance || node.server.super_read_only, "two instances are open");
+        }
+        let server = &mut self.nodes[instance].server;
+        server.executed = server.held();
+        server.replication = None;
+        (server.semi_sync_source, server.required_acks) = (required_acks > 0, required_acks.max(1));
+        server.super_read_only = false;
+        if self.acknowledging(instance) >= required_acks as usize
+            && self.nodes[instance].server.recorded_term < term
+        {
+            let row = self.commit(instance);
+            self.nodes[instance].server.recorded_term = term;
+            self.rows.push((row, term));
+        }
+    }
+}
