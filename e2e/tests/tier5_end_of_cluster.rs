@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use e2e::scenario::Stage;
 use e2e::tenant::Tenant;
 use e2e::wait;
@@ -11,16 +11,21 @@ use fleet_api::names::{self, UserRole};
 use fleet_api::v1::ConditionType;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 const NAMESPACE: &str = "tenant-b";
 const LONG: Duration = Duration::from_mins(3);
 
-async fn claims(tenant: &Tenant) -> Vec<PersistentVolumeClaim> {
+/// The volume claims of a cluster.
+async fn claims(tenant: &Tenant, cluster: &str) -> Vec<PersistentVolumeClaim> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(tenant.client.clone(), NAMESPACE);
-    claims.list(&ListParams::default()).await.unwrap().items
+    let all = claims.list(&ListParams::default()).await.unwrap().items;
+    let prefix = format!("data-{cluster}-");
+    all.into_iter()
+        .filter(|claim| claim.metadata.name.as_deref().is_some_and(|name| name.starts_with(&prefix)))
+        .collect()
 }
 
 async fn no_pods(tenant: &Tenant, cluster: &str) {
@@ -44,13 +49,14 @@ async fn retained_volumes_are_adopted_with_their_data_and_deleted_ones_are_gone(
     let write =
         "CREATE DATABASE kept; CREATE TABLE kept.t (id INT PRIMARY KEY); INSERT INTO kept.t VALUES (7)";
     tenant.sql("ledger", &pod, &service, UserRole::Admin, write).await.unwrap();
-    let before: Vec<_> = claims(&tenant).await.into_iter().map(|claim| claim.metadata.uid).collect();
+    let before: Vec<_> =
+        claims(&tenant, "ledger").await.into_iter().map(|claim| claim.metadata.uid).collect();
 
     tenant.delete("ledger", LONG).await.unwrap();
     no_pods(&tenant, "ledger").await;
     tenant.apply("ledger", &spec).await.unwrap();
     tenant.wait_for("ledger", ConditionType::Healthy, "True", LONG).await.unwrap();
-    let after: Vec<_> = claims(&tenant).await.into_iter().map(|claim| claim.metadata.uid).collect();
+    let after: Vec<_> = claims(&tenant, "ledger").await.into_iter().map(|claim| claim.metadata.uid).collect();
     assert_eq!(before, after, "the volume was not adopted");
     let rows = tenant.sql("ledger", &pod, &service, UserRole::Reader, "SELECT id FROM kept.t").await.unwrap();
     assert_eq!(rows, "7");
@@ -59,10 +65,13 @@ async fn retained_volumes_are_adopted_with_their_data_and_deleted_ones_are_gone(
     tenant.delete("ledger", LONG).await.unwrap();
     let volumes: Api<PersistentVolume> = Api::all(tenant.client.clone());
     wait::until("the volumes to be gone", LONG, Duration::from_millis(200), || async {
-        let left = claims(&tenant).await.len();
+        let left = claims(&tenant, "ledger").await.len();
         let mine = volumes.list(&ListParams::default()).await?.items.into_iter().filter(|volume| {
             let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-            claim.is_some_and(|claim| claim.namespace.as_deref() == Some(NAMESPACE))
+            claim.is_some_and(|claim| {
+                claim.namespace.as_deref() == Some(NAMESPACE)
+                    && claim.name.as_deref().is_some_and(|name| name.starts_with("data-ledger-"))
+            })
         });
         let mine = mine.count();
         if left + mine > 0 {
@@ -85,62 +94,4 @@ async fn a_dead_mysqld_does_not_block_deletion() {
     }
     tenant.delete("stuck", Duration::from_mins(2)).await.unwrap();
     no_pods(&tenant, "stuck").await;
-}
-
-/// Waits until the cluster says what is wrong with it; the words must be in a condition's message.
-async fn says(tenant: &Tenant, name: &str, words: &str) -> Result<()> {
-    let clusters = tenant.clusters();
-    wait::until(
-        format!("{name} to say \"{words}\""),
-        Duration::from_mins(1),
-        Duration::from_millis(200),
-        || async {
-            let cluster = clusters.get(name).await?;
-            let conditions = cluster.status.map(|status| status.conditions).unwrap_or_default();
-            if conditions.iter().any(|condition| condition.message.contains(words)) {
-                return Ok(());
-            }
-            let said: Vec<String> =
-                conditions.into_iter().map(|found| format!("{:?}: {}", found.type_, found.message)).collect();
-            bail!("it says {said:?}")
-        },
-    )
-    .await
-}
-
-#[tokio::test]
-async fn an_image_without_mysqld_and_a_missing_storage_class_are_said_and_corrected() {
-    let stage = Stage::set().await.unwrap();
-    let tenant = stage.tenant(NAMESPACE).await.unwrap();
-    let good = json!({
-        "replicas": 1,
-        "deletionPolicy": "Delete",
-        "storage": {"size": "1Gi", "storageClassName": "loop"},
-    });
-    let mut bad = good.clone();
-    if let Some(fields) = bad.as_object_mut() {
-        fields.insert("storage".into(), json!({"size": "1Gi", "storageClassName": "no-such-class"}));
-        fields.insert("image".into(), json!(stage.images.fleet));
-    }
-    tenant.apply("wrong", &tenant.spec(bad.clone())).await.unwrap();
-    says(&tenant, "wrong", "no-such-class").await.unwrap();
-    if let Some(fields) = bad.as_object_mut() {
-        fields.insert("storage".into(), json!({"size": "1Gi", "storageClassName": "loop"}));
-    }
-    tenant.apply("wrong", &tenant.spec(bad)).await.unwrap();
-    says(&tenant, "wrong", "mysqld").await.unwrap();
-    tenant.apply("wrong", &tenant.spec(good)).await.unwrap();
-    tenant.wait_for("wrong", ConditionType::Healthy, "True", LONG).await.unwrap();
-
-    // A Secret of nonsense: repaired, and the account works.
-    let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(tenant.client.clone(), NAMESPACE);
-    let name = names::user_secret("wrong", UserRole::Writer);
-    let nonsense = json!({"data": {"password": null, "username": "/////w=="}});
-    secrets.patch(&name, &PatchParams::default(), &Patch::Merge(&nonsense)).await.unwrap();
-    wait::until("the Secret to be repaired", Duration::from_secs(30), Duration::from_millis(200), || async {
-        tenant.account("wrong", UserRole::Writer).await.map(drop)
-    })
-    .await
-    .unwrap();
-    tenant.delete("wrong", LONG).await.unwrap();
 }

@@ -57,7 +57,7 @@ impl Orders {
             "SELECT GTID_SUBTRACT(CONCAT_WS(',', NULLIF(@@GLOBAL.gtid_executed, ''), \
                (SELECT NULLIF(s.RECEIVED_TRANSACTION_SET, '') \
                 FROM performance_schema.replication_connection_status s WHERE s.CHANNEL_NAME = '')), {}) AS kept, \
-             @@GLOBAL.gtid_executed = '' AS empty, @@GLOBAL.super_read_only AS closed",
+             @@GLOBAL.gtid_executed = '' AS holds_none, @@GLOBAL.super_read_only AS closed",
             quoted(expendable)
         );
         let row = match session.row(STATEMENT, &query).await {
@@ -70,7 +70,7 @@ impl Orders {
             return Err(OrderError::Open);
         }
         let kept: String = text(&row, "kept").split_whitespace().collect();
-        if kept.is_empty() { Ok(truth(&row, "empty")) } else { Err(OrderError::NotExpendable(kept)) }
+        if kept.is_empty() { Ok(truth(&row, "holds_none")) } else { Err(OrderError::NotExpendable(kept)) }
     }
 
     /// Copies to the end, and shows why it failed if it did.

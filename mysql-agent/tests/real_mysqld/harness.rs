@@ -122,7 +122,7 @@ impl World {
         let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
         let mut command = Command::new(if pid_namespace { "unshare" } else { "chroot" });
         if pid_namespace {
-            command.args(["--pid", "--fork", "--kill-child", "chroot"]);
+            command.args(["--pid", "--fork", "chroot"]);
         }
         let child = command
             .arg(format!("--userspec={NOBODY}:{NOBODY}"))
@@ -178,11 +178,9 @@ impl Drop for World {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            if let Some(pid) = self.mysqld() {
-                let _ = killpg(pid, Signal::SIGKILL);
-            }
-            let _ = self.child.kill();
+            self.signal_agent(Signal::SIGKILL);
             let _ = self.child.wait();
+            // Outside a pid namespace mysqld outlives its agent.
             if let Some(pid) = self.mysqld() {
                 let _ = killpg(pid, Signal::SIGKILL);
             }

@@ -150,7 +150,7 @@ impl Reconciler {
             let ackers = self.memory.lock().await.entry(uid.clone()).or_default().ackers.clone();
             let sighting = |pod: &str| self.agents.sighting(&name, pod);
             let Observation { view, details } =
-                observe::observe(&cluster, &found.children.pods, sighting, ackers)?;
+                observe::observe(&cluster, &found.children, sighting, ackers)?;
             let decision = decide(&view);
             let mut memory = self.memory.lock().await;
             memory.entry(uid.clone()).or_default().ackers.clone_from(&decision.ackers);

@@ -15,7 +15,8 @@ use fleet_topology::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use crate::{agents::Sighting, cluster::pod_problem};
+use super::{dereference::Children, pod_problem};
+use crate::agents::Sighting;
 
 /// Everything observed about a cluster.
 #[derive(Debug)]
@@ -50,26 +51,27 @@ pub enum ObserveError {
     },
 }
 
-/// Merges the pods and what their agents say.
+/// Merges the pods, their volume claims and what their agents say.
 pub fn observe(
     cluster: &MySQLCluster,
-    pods: &BTreeMap<u32, Arc<Pod>>,
+    children: &Children,
     sighting: impl Fn(&str) -> Sighting,
     ackers: Vec<AckerIdentity>,
 ) -> Result<Observation, ObserveError> {
     let name = cluster.name_any();
     let replicas = u32::try_from(cluster.spec.replicas).unwrap_or_default();
     let resolver = Resolver { cluster: &name, namespace: &cluster.namespace().unwrap_or_default() };
-    let mut ordinals: Vec<u32> = (0..replicas).chain(pods.keys().copied()).collect();
+    let mut ordinals: Vec<u32> = (0..replicas).chain(children.pods.keys().copied()).collect();
     ordinals.sort_unstable();
     ordinals.dedup();
 
     let mut instances = Vec::with_capacity(ordinals.len());
     let mut details = BTreeMap::new();
     for ordinal in ordinals {
-        let pod = pods.get(&ordinal);
+        let pod = children.pods.get(&ordinal);
         let Sighting { facts, unknown_for, problem } = sighting(&names::pod(&name, ordinal));
-        let pod_problem = pod.and_then(|pod| pod_problem::of(pod));
+        let claim = children.claims.get(&ordinal);
+        let pod_problem = pod.and_then(|pod| pod_problem::of(pod, claim.map(AsRef::as_ref)));
         let (observed, undecodable) = match &facts {
             None => (unknown(unknown_for), None),
             Some(facts) => match resolver.facts(facts) {

@@ -1,6 +1,7 @@
 //! Why a pod does not run, in words for people.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
 
 /// Reasons with which kubelet waits for nothing but an image or a configuration that can be used: such a
 /// container has never run with this template and does not run until the template or the image changes.
@@ -13,8 +14,10 @@ const UNUSABLE: [&str; 6] = [
     "CreateContainerError",
 ];
 
-/// Why the pod does not run; `None` where it does, or is on its way.
-pub fn of(pod: &Pod) -> Option<String> {
+/// Why the pod, which has this volume claim, does not run; `None` where it does, or is on its way.
+///
+/// A shard may not read StorageClasses, so one that does not exist is told by the claim that waits for it.
+pub fn of(pod: &Pod, claim: Option<&PersistentVolumeClaim>) -> Option<String> {
     let status = pod.status.as_ref()?;
     let unscheduled = status
         .conditions
@@ -22,12 +25,27 @@ pub fn of(pod: &Pod) -> Option<String> {
         .flatten()
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
         .map(|condition| {
-            format!("not scheduled: {}", condition.message.as_deref().unwrap_or("no reason is given"))
+            let reason = condition.message.as_deref().unwrap_or("no reason is given");
+            let claim = claim.and_then(waits_for).map(|waits| format!("; {waits}")).unwrap_or_default();
+            format!("not scheduled: {reason}{claim}")
         });
     unscheduled.or_else(|| {
         containers(pod)
             .find_map(waiting)
             .map(|(container, reason, message)| format!("container {container} waits: {reason}: {message}"))
+    })
+}
+
+/// What a claim without a volume waits for.
+fn waits_for(claim: &PersistentVolumeClaim) -> Option<String> {
+    let pending = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending");
+    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    pending.then(|| {
+        let name = claim.name_any();
+        class.map_or_else(
+            || format!("PersistentVolumeClaim {name} has no volume yet and no StorageClass: is there a default one?"),
+            |class| format!("PersistentVolumeClaim {name} has no volume yet: is there a StorageClass {class}?"),
+        )
     })
 }
 
@@ -60,12 +78,22 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_storage_class_is_told_in_the_schedulers_words() {
+    fn a_missing_storage_class_is_named_with_the_claim_that_waits_for_it() {
         let pod = pod(&serde_json::json!({ "conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-            "message": "storageclass.storage.k8s.io \"nope\" not found"
+            "message": "pod has unbound immediate PersistentVolumeClaims"
         }]}));
-        assert_eq!(of(&pod).unwrap(), "not scheduled: storageclass.storage.k8s.io \"nope\" not found");
+        let claim = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "data-orders-0" },
+            "spec": { "storageClassName": "nope" },
+            "status": { "phase": "Pending" }
+        }))
+        .unwrap();
+        assert_eq!(
+            of(&pod, Some(&claim)).unwrap(),
+            "not scheduled: pod has unbound immediate PersistentVolumeClaims; PersistentVolumeClaim data-orders-0 has no \
+             volume yet: is there a StorageClass nope?"
+        );
     }
 
     #[test]
@@ -74,7 +102,10 @@ mod tests {
             "name": "mysqld", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
             "state": { "waiting": { "reason": "ImagePullBackOff", "message": "Back-off pulling image x" } }
         }]}));
-        assert_eq!(of(&pod).unwrap(), "container mysqld waits: ImagePullBackOff: Back-off pulling image x");
+        assert_eq!(
+            of(&pod, None).unwrap(),
+            "container mysqld waits: ImagePullBackOff: Back-off pulling image x"
+        );
         assert!(template_unusable(&pod));
     }
 
@@ -84,7 +115,7 @@ mod tests {
             "name": "mysqld", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
             "state": { "waiting": { "reason": "PodInitializing" } }
         }]}));
-        assert_eq!(of(&pod), None);
+        assert_eq!(of(&pod, None), None);
         assert!(!template_unusable(&pod));
     }
 }

@@ -229,7 +229,7 @@ fn instance(cluster: &str, verdict: &InstanceVerdict, detail: Option<&Detail>) -
         ) => InstanceRole::Joining,
     };
     let problem = detail.and_then(|detail| detail.problem.clone());
-    let own = (!verdict.message.is_empty()).then(|| verdict.message.clone());
+    let own = (!verdict.message.is_empty()).then(|| with_pods(cluster, &verdict.message));
     let message = match (own, problem) {
         (Some(own), Some(problem)) => Some(format!("{own}; {problem}")),
         (own, problem) => own.or(problem),
@@ -247,16 +247,26 @@ fn instance(cluster: &str, verdict: &InstanceVerdict, detail: Option<&Detail>) -
 
 /// The decision's message, and after it what keeps each instance from being ready.
 fn explain(name: &str, decision: &Decision, instances: &[InstanceStatus]) -> String {
-    let mut message = decision.message.replace("instance ", &format!("{name}-"));
+    let mut message = with_pods(name, &decision.message);
     for instance in instances.iter().filter(|instance| !instance.ready) {
-        if let Some(problem) = &instance.message {
-            let problem = problem.replace("instance ", &format!("{name}-"));
-            if !message.contains(&problem) {
-                message = format!("{message}; {}: {problem}", instance.name);
-            }
+        if let Some(problem) = instance.message.as_ref().filter(|problem| !message.contains(problem.as_str()))
+        {
+            message = format!("{message}; {}: {problem}", instance.name);
         }
     }
     message
+}
+
+/// A decision knows ordinals and no names: its `instance 1` is pod `orders-1`.
+fn with_pods(name: &str, message: &str) -> String {
+    const WORD: &str = "instance ";
+    let mut parts = message.split(WORD);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let named = part.starts_with(|c: char| c.is_ascii_digit());
+        text = if named { format!("{text}{name}-{part}") } else { format!("{text}{WORD}{part}") };
+    }
+    text
 }
 
 fn selector(cluster: &str) -> String {
@@ -309,5 +319,19 @@ impl<'a> Conditions<'a> {
                 self.set(ConditionType::ReconcileSucceeded, "False", reason, message);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_pods;
+
+    #[test]
+    fn ordinals_become_pods_and_other_words_stay() {
+        assert_eq!(
+            with_pods("orders", "waits for every instance before instance 0 follows instance 12"),
+            "waits for every instance before orders-0 follows orders-12"
+        );
+        assert_eq!(with_pods("orders", "instance 1: gone"), "orders-1: gone");
     }
 }
