@@ -67,10 +67,12 @@ pub struct Step {
 }
 
 impl Step {
-    /// Says what the step is busy with now. Shown on a terminal only.
+    /// Says what the step is busy with now: a log that stands still for minutes helps nobody.
     pub fn detail(&self, detail: impl Display) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(format!("{}: {detail}", self.what));
+        let line = format!("{}: {detail}", self.what);
+        match &self.bar {
+            Some(bar) => bar.set_message(line),
+            None => print_line(None, &format!("{line} (after {:.1} s)", self.begun.elapsed().as_secs_f64())),
         }
     }
 

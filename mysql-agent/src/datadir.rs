@@ -83,6 +83,8 @@ pub async fn initialize(mysqld: &Path, datadir: &Path, options: &[String]) -> Re
         format!("--datadir={}", making.display()),
         "--loose-innodb-numa-interleave=OFF".to_owned(),
         "--secure-file-priv=NULL".to_owned(),
+        // "root@localhost is created with an empty password": the init file drops it before any connection.
+        "--log-error-suppression-list=MY-010453".to_owned(),
     ];
     arguments.extend_from_slice(options);
     let mut child = Mysqld::spawn(mysqld, &arguments).map_err(io_error("start", mysqld))?;

@@ -146,7 +146,16 @@ impl Observer {
             Ok(Some(Replacement::Cloning)) => match look.clone.as_ref().map(CloneFacts::state) {
                 // Not begun, so nothing was dropped.
                 None | Some(CloneState::Completed) => self.volume.keep_replacement(None),
-                Some(_) => {
+                // mysqld goes on saying "In Progress" of a copy that it was killed in.
+                Some(CloneState::Running | CloneState::Failed | CloneState::Unspecified) => {
+                    if self.instance.clone_override().is_none() {
+                        let interrupted = look.clone.clone().map(|clone| CloneFacts {
+                            state: CloneState::Failed.into(),
+                            error: format!("the copy was interrupted: {}", clone.error),
+                            ..clone
+                        });
+                        self.instance.set_clone_override(interrupted);
+                    }
                     let kept = self.volume.keep_replacement(Some(Replacement::Discard));
                     self.instance.process.kill().await;
                     kept

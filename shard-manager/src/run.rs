@@ -38,6 +38,9 @@ use crate::{
 
 /// Time that running work has after the shutdown was asked for.
 const GRACE: Duration = Duration::from_secs(15);
+/// The services that reflection tells of: the descriptors have those of agents too.
+const SHARD_SERVICE: &str = fleet_proto::shard::v1::shard_service_server::SERVICE_NAME;
+const HEALTH_SERVICE: &str = tonic_health::pb::health_server::SERVICE_NAME;
 /// Name of the controller in metrics.
 const CONTROLLER: &str = "mysqlcluster";
 
@@ -201,6 +204,8 @@ fn routes(service: Service, namespace: &str, reflection: bool) -> Routes {
         let built = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name(SHARD_SERVICE)
+            .with_service_name(HEALTH_SERVICE)
             .build_v1();
         match built {
             Ok(reflection) => routes = routes.add_service(InterceptedService::new(reflection, only_ours)),

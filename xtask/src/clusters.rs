@@ -92,8 +92,9 @@ pub(crate) async fn images(profile: fleet::Profile) -> Result<()> {
 }
 
 pub(crate) async fn bench() -> Result<()> {
+    let figures = e2e::bench::measure().await?;
     println!("| figure | measured |\n|---|---|");
-    for figure in e2e::bench::measure().await? {
+    for figure in figures {
         println!("| {} | {} |", figure.name, figure.value);
     }
     Ok(())

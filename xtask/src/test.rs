@@ -63,10 +63,11 @@ pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
         let fleet = images::fleet::fleet(Profile::Quick, &Progress::default()).await?;
         let programs = [(PROGRAMS_VARIABLE, fleet.programs.display().to_string())];
         let tested = targets("e2e/tier5", "tier5_*", &programs).await;
-        if tested.is_ok() {
-            cluster::down::down(scenario::CLUSTER, false, &Progress::default()).await?;
-        }
-        tested?;
+        tested.with_context(|| {
+            let name = scenario::CLUSTER;
+            format!("the cluster {name} is left to look at (`cargo xtask kubeconfig {name}`, `cargo xtask down {name}`)")
+        })?;
+        cluster::down::down(scenario::CLUSTER, false, &Progress::default()).await?;
     }
     Ok(())
 }

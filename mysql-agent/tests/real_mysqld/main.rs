@@ -300,12 +300,11 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
         expendable_gtids: expendable,
     };
     fresh.agent().await.start_clone(request).await.unwrap();
-    let facts = fresh
-        .wait("failed and made anew", |facts| {
-            let failed = facts.clone.as_ref().is_some_and(|clone| clone.state() == CloneState::Failed);
-            failed && facts.server.as_ref().is_some_and(|server| server.gtid_executed.is_empty())
-        })
-        .await;
+    let made_anew = |facts: &InstanceFacts| {
+        let failed = facts.clone.as_ref().is_some_and(|clone| clone.state() == CloneState::Failed);
+        failed && facts.server.as_ref().is_some_and(|server| server.gtid_executed.is_empty())
+    };
+    let facts = fresh.wait("failed and made anew", made_anew).await;
     let error = facts.clone.unwrap().error;
     assert!(error.contains("Connect failed"), "{error}");
     fresh.follow(1, primary).await.unwrap();
@@ -326,13 +325,15 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
     let slow = "[mysqld]\ninnodb_buffer_pool_size = 64M\nclone_max_data_bandwidth = 4\n";
     std::fs::write(fresh.dir.join("config/my.cnf"), slow).unwrap();
     fresh.start_clone(1, donor, &expendable).await.unwrap();
-    fresh.wait("copying", |facts| facts.clone.as_ref().is_some_and(|clone| clone.bytes_copied > 0)).await;
+    let copying = |facts: &InstanceFacts| {
+        facts
+            .clone
+            .as_ref()
+            .is_some_and(|clone| clone.state() == CloneState::Running && clone.bytes_copied > 0)
+    };
+    fresh.wait("copying", copying).await;
     fresh.signal_mysqld(Signal::SIGKILL);
-    fresh
-        .wait("made anew", |facts| {
-            facts.server.as_ref().is_some_and(|server| server.gtid_executed.is_empty())
-        })
-        .await;
+    fresh.wait("failed and made anew", made_anew).await;
     fresh.follow(1, primary).await.unwrap();
     until("all rows are there", || count(&fresh), |found| found == "2").await;
 
