@@ -235,6 +235,17 @@ async fn edits_are_reverted() {
     })
     .await;
 
+    let services = world.api::<Service>();
+    services
+        .patch("orders-primary", &params, &merge(json!({ "spec": { "selector": { "any": "pod" } } })))
+        .await
+        .unwrap();
+    until("the Service of the primary selects nothing", || async {
+        let service = services.get_opt("orders-primary").await.unwrap()?;
+        service.spec?.selector.is_none().then_some(())
+    })
+    .await;
+
     let slices = world.api::<EndpointSlice>();
     let stray = json!({ "endpoints": [{ "addresses": ["192.0.2.1"], "conditions": { "ready": true } }] });
     slices.patch("orders-primary", &params, &merge(stray)).await.unwrap();

@@ -110,7 +110,7 @@ fn replication(row: &Row) -> Option<ReplicationFacts> {
     if source_host.is_empty() {
         return None;
     }
-    let receiver_error = text(row, "receiver_error");
+    let receiver_error = without_attempts(&text(row, "receiver_error"));
     let applier_error = text(row, "applier_error");
     let receiver = match text(row, "receiver").as_str() {
         "ON" => ThreadState::Running,
@@ -168,4 +168,26 @@ fn set(row: &Row, column: &str) -> String {
 
 fn small(row: &Row, column: &str) -> u32 {
     number(row, column).and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
+}
+
+/// A receiver's error without the number of its attempt: facts that differ at each attempt would be news each
+/// time.
+fn without_attempts(error: &str) -> String {
+    const BEGIN: &str = "This was attempt ";
+    const END: &str = "between attempts. ";
+    let Some((before, rest)) = error.split_once(BEGIN) else { return error.to_owned() };
+    rest.split_once(END).map_or_else(|| error.to_owned(), |(_, after)| format!("{before}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_an_attempt_is_no_news() {
+        let error = "Error connecting to source 'u@h:3306'. This was attempt 7/4294967295, with a delay of 1 seconds \
+                     between attempts. Message: refused";
+        assert_eq!(without_attempts(error), "Error connecting to source 'u@h:3306'. Message: refused");
+        assert_eq!(without_attempts("Message: refused"), "Message: refused");
+    }
 }

@@ -185,7 +185,7 @@ impl Observer {
         let message = if status.message.is_empty() { &status.warning } else { &status.message };
         let facts = InstanceFacts {
             observed_at: Some(std::time::SystemTime::now().into()),
-            process_state: if damage.is_some() { ProcessState::Failed } else { status.state }.into(),
+            process_state: if damage.is_some() { ProcessState::Failed } else { told(status) }.into(),
             process_message: damage.clone().unwrap_or_else(|| message.clone()),
             mysqld_exits: status.exits,
             term,
@@ -222,6 +222,14 @@ impl Observer {
 }
 
 /// Facts without what changes all the time.
+/// The state that others are told: a mysqld that has answered and does not just now is not one that starts.
+fn told(status: &ProcessStatus) -> ProcessState {
+    match status.state {
+        ProcessState::Starting if status.answered => ProcessState::Running,
+        state => state,
+    }
+}
+
 fn without_clock(facts: &InstanceFacts) -> InstanceFacts {
     InstanceFacts { observed_at: None, disk_free_bytes: 0, ..facts.clone() }
 }

@@ -33,7 +33,9 @@ use crate::{reserved, v1::MySQLClusterStatus};
     printcolumn(name = "Term", type_ = "integer", json_path = ".status.term", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with '-': the names of pods and Services are made from it")
+        .message("metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with '-': the names of pods and Services are made from it"),
+    validation = Rule::new("!self.metadata.name.startsWith('shard-')")
+        .message("metadata.name must not begin with shard-: the shard's own objects are named so")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MySQLClusterSpec {

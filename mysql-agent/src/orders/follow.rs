@@ -117,6 +117,8 @@ impl Orders {
             session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
         }
         if !points {
+            // Read anew: until its receiver stopped it went on receiving and acknowledging.
+            let channel = Channel::read(&mut session).await?;
             point(&mut session, &channel, &source, &user, &ca).await?;
         }
         session.run(STATEMENT, "START REPLICA").await?;

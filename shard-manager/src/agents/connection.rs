@@ -121,7 +121,9 @@ impl Connection {
             shared.lock().pace.ended(outcome, Instant::now());
             changed.mark(&cluster);
         });
-        self.order = Some(task.abort_handle());
+        if let Some(replaced) = self.order.replace(task.abort_handle()) {
+            replaced.abort();
+        }
     }
 }
 

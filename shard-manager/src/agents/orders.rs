@@ -109,6 +109,12 @@ impl Order {
         }
     }
 
+    /// Whether this order makes one that is under way pointless: it closes what that one opens, or is of a
+    /// newer term.
+    fn replaces(&self, other: &Self) -> bool {
+        self.term > other.term || (self.kind == OrderKind::Close && other.kind != OrderKind::Close)
+    }
+
     fn refusal(&self, status: &Status) -> String {
         match status.code() {
             Code::FailedPrecondition | Code::Aborted => format!("{}: {}", self.kind, status.message()),
@@ -129,11 +135,12 @@ struct Sent {
 }
 
 impl Pace {
-    /// Whether an order may be sent: none is under way, and the same one has not ended just now.
+    /// Whether an order may be sent: none is under way but one that it takes the place of, and the same one
+    /// has not ended just now.
     pub(super) fn may_send(&self, order: &Order, now: Instant) -> bool {
         match &self.last {
             None => true,
-            Some(Sent { end: None, .. }) => false,
+            Some(Sent { order: last, end: None }) => order.replaces(last),
             Some(Sent { order: last, end: Some((outcome, at)) }) => {
                 let again_after = match outcome {
                     Outcome::Done => AGAIN_AFTER_SUCCESS,
@@ -176,9 +183,18 @@ mod tests {
         let mut pace = Pace::default();
         let now = Instant::now();
         assert!(pace.may_send(&open(1), now));
-        pace.sent(open(1));
-        assert!(!pace.may_send(&open(1), now + DEADLINE * 10));
+        pace.sent(open(2));
         assert!(!pace.may_send(&open(2), now + DEADLINE * 10));
+        assert!(!pace.may_send(&open(1), now + DEADLINE * 10));
+    }
+
+    #[test]
+    fn closing_and_a_newer_term_do_not_wait_for_an_order_under_way() {
+        let mut pace = Pace::default();
+        let now = Instant::now();
+        pace.sent(open(1));
+        assert!(pace.may_send(&Order { term: 1, kind: OrderKind::Close }, now));
+        assert!(pace.may_send(&open(2), now));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use fleet_runtime::{
     apply::{Applier, ApplyError, Object, amount},
     error::{Classified, ErrorClass},
 };
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -78,19 +78,20 @@ pub async fn apply(
         stateful_set,
         state: PhantomData,
     } = prepared;
-    free_unused_volumes(applier, cluster, found).await?;
+    // Traffic first: it must follow the roles whatever becomes of the rest.
+    for slice in &slices {
+        ensure(applier, slice, found.slices.get(&slice.name_any()).map(AsRef::as_ref)).await?;
+    }
+    for service in &services {
+        ensure_service(applier, service, found.services.get(&service.name_any()).map(AsRef::as_ref)).await?;
+    }
     ensure(applier, &config, found.config.as_deref()).await?;
     for secret in &users {
         let live = found.users.values().find(|live| live.name_any() == secret.name_any());
         ensure(applier, secret, live.map(AsRef::as_ref)).await?;
     }
     ensure(applier, &tls, found.tls.as_deref()).await?;
-    for service in &services {
-        ensure(applier, service, found.services.get(&service.name_any()).map(AsRef::as_ref)).await?;
-    }
-    for slice in &slices {
-        ensure(applier, slice, found.slices.get(&slice.name_any()).map(AsRef::as_ref)).await?;
-    }
+    free_unused_volumes(applier, cluster, found).await?;
     match (&disruption_budget, &found.disruption_budget) {
         (Some(budget), live) => ensure(applier, budget, live.as_deref()).await?,
         (None, Some(live)) => applier.delete(live.as_ref()).await?,
@@ -122,6 +123,30 @@ async fn ensure<K: Object>(applier: &Applier, desired: &K, live: Option<&K>) -> 
             applier.ensure(desired, None).await.map(drop)
         }
         (result, _) => result.map(drop),
+    }
+}
+
+/// Brings a Service to what it should be. A selector that somebody gave to one that has none is no part of
+/// what is wanted, so that an apply would leave it: another controller would then send traffic to pods of
+/// any role. Such a Service is replaced.
+async fn ensure_service(
+    applier: &Applier,
+    desired: &Service,
+    live: Option<&Service>,
+) -> Result<(), ApplyError> {
+    let selects = |service: &Service| {
+        service
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref())
+            .is_some_and(|selector| !selector.is_empty())
+    };
+    match live.filter(|live| selects(live) && !selects(desired)) {
+        Some(live) => {
+            applier.delete(live).await?;
+            applier.ensure(desired, None).await.map(drop)
+        }
+        None => ensure(applier, desired, live).await,
     }
 }
 

@@ -48,15 +48,17 @@ pub async fn proceed(
     found: &Children,
     now: Timestamp,
 ) -> Result<Progress, ApplyError> {
-    let left = remove_children(applier, cluster, found).await?;
     let patient = cluster
         .metadata
         .deletion_timestamp
         .as_ref()
         .is_some_and(|since| now.duration_since(since.0) < PATIENCE);
-    if let Some(left) = left.clone().filter(|_| patient) {
-        return Ok(Progress::Waiting(left));
-    }
+    let left = match remove_children(applier, cluster, found).await {
+        Ok(Some(left)) if patient => return Ok(Progress::Waiting(left)),
+        Err(error) if patient => return Err(error),
+        Ok(left) => left,
+        Err(error) => Some(error.to_string()),
+    };
     let rest: Vec<String> =
         cluster.finalizers().iter().filter(|finalizer| *finalizer != names::FINALIZER).cloned().collect();
     applier.set_finalizers(cluster, &rest).await?;

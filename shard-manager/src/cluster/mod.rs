@@ -27,14 +27,17 @@ use std::{
     time::Duration,
 };
 
-use fleet_api::{names, v1::MySQLCluster};
+use fleet_api::{
+    names,
+    v1::{MySQLCluster, MySQLClusterStatus},
+};
 use fleet_proto::agent::v1::{InstanceFacts, ProcessState};
 use fleet_runtime::{
     apply::Applier,
     controller::Reconcile,
     error::{Classified, ErrorClass},
 };
-use fleet_topology::{AckerIdentity, Decision, InstanceId, State, Term, TermRecord, decide};
+use fleet_topology::{AckerIdentity, Decision, InstanceId, State, TermRecord, decide};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
 use tokio::sync::{Mutex, watch};
@@ -169,26 +172,27 @@ impl Reconciler {
         uid: &str,
         record: TermRecord,
     ) -> Result<MySQLCluster, ReconcileError> {
-        let written = self.publisher.begin_term(cluster, &record).await?;
+        let written = self.publisher.write_record(cluster, &record).await?;
         self.memory.lock().await.entry(uid.to_owned()).or_default().record = Some(record);
+        self.publisher.tell_of_term(&written).await;
         Ok(written)
     }
 
     /// The cluster with a record no older than the one that this process has written last: a cache that
-    /// lags must not bring an old term back. Where the API server itself has an older record, somebody has
-    /// edited the status, and it is put back.
+    /// lags must not bring an old term back. Where the API server itself has another record of that term, or
+    /// an older one, somebody has edited the status, and it is put back: a primary changes with a new term
+    /// only.
     async fn up_to_date(&self, cached: MySQLCluster, uid: &str) -> Result<MySQLCluster, ReconcileError> {
-        let term = |cluster: &MySQLCluster| cluster.status.as_ref().map_or(0, |status| status.term);
         let written = self.memory.lock().await.get(uid).and_then(|memory| memory.record);
         let Some(written) = written else { return Ok(cached) };
-        let behind =
-            |cluster: &MySQLCluster| u64::try_from(term(cluster)).is_ok_and(|term| Term(term) < written.term);
-        if !behind(&cached) {
+        let name = cached.name_any();
+        let strays = |cluster: &MySQLCluster| strays(&name, cluster.status.as_ref(), &written);
+        if !strays(&cached) {
             return Ok(cached);
         }
-        let live = self.clusters.get(&cached.name_any()).await.map_err(ReconcileError::Read)?;
-        if behind(&live) {
-            tracing::warn!(cluster = cached.name_any(), "the term in the status was lowered; it is put back");
+        let live = self.clusters.get(&name).await.map_err(ReconcileError::Read)?;
+        if strays(&live) {
+            tracing::warn!(cluster = name, "the record in the status was edited; it is put back");
             return self.begin_term(&live, uid, written).await;
         }
         Ok(live)
@@ -278,6 +282,13 @@ impl Reconciler {
     }
 }
 
+/// Whether a status has a record that does not follow from the one that was written last.
+fn strays(name: &str, status: Option<&MySQLClusterStatus>, written: &TermRecord) -> bool {
+    observe::record(name, status).map_or(true, |record| {
+        record.term < written.term || (record.term == written.term && record != *written)
+    })
+}
+
 /// The instances whose mysqld can't be run, or ends again and again before it answers.
 fn unable(details: &BTreeMap<u32, Detail>) -> BTreeSet<u32> {
     let fails = |facts: &InstanceFacts| match facts.process_state() {
@@ -311,4 +322,39 @@ fn traffic(cluster: &str, children: &Children, decision: &Decision) -> Traffic {
     let primary = instances(names::primary_service(cluster)).first().copied();
     let (primary, replicas) = decision.traffic.after(primary, &instances(names::replicas_service(cluster)));
     Traffic { primary, replicas }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet_topology::{Quorum, Term};
+
+    use super::*;
+
+    fn status(term: i64, primary: &str) -> MySQLClusterStatus {
+        MySQLClusterStatus {
+            term,
+            primary: Some(primary.to_owned()),
+            primary_since: 1,
+            ackers: 2,
+            required_acks: 1,
+            ..MySQLClusterStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_record_changes_with_a_new_term_only() {
+        let written = TermRecord {
+            term: Term(2),
+            primary: Some(InstanceId(0)),
+            primary_since: Term(1),
+            quorum: Quorum::new(2, 1).unwrap(),
+        };
+        let strays = |status: &MySQLClusterStatus| strays("orders", Some(status), &written);
+        assert!(!strays(&status(2, "orders-0")));
+        assert!(!strays(&status(3, "orders-1")), "another leader's newer term");
+        assert!(strays(&status(2, "orders-1")), "the primary was edited");
+        assert!(strays(&status(1, "orders-0")), "the term was lowered");
+        assert!(strays(&status(0, "orders-0")), "the term was removed");
+        assert!(strays(&status(2, "invoices-0")), "the primary was edited to nonsense");
+    }
 }

@@ -16,12 +16,15 @@ use kube::{
     Client, Resource as _, ResourceExt as _,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::status::{same_but_positions, with_record};
 
 /// How often a status is written of which only positions in the stream of transactions have moved.
 const POSITIONS_EVERY: Duration = Duration::from_secs(10);
+
+/// How long the write of an event may take.
+const EVENT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Writes statuses and events.
 pub struct Publisher {
@@ -58,13 +61,17 @@ impl Publisher {
     }
 
     /// Writes the record of a new term, unless the cluster has changed since it was read.
-    pub async fn begin_term(
+    pub async fn write_record(
         &self,
         cluster: &MySQLCluster,
         record: &TermRecord,
     ) -> Result<MySQLCluster, ApplyError> {
-        let status = with_record(cluster, record);
-        let written = self.applier.patch_status(cluster, &status).await?;
+        self.applier.patch_status(cluster, &with_record(cluster, record)).await
+    }
+
+    /// Tells of the term that has begun.
+    pub async fn tell_of_term(&self, cluster: &MySQLCluster) {
+        let status = cluster.status.clone().unwrap_or_default();
         let primary = status.primary.unwrap_or_default();
         let text = format!(
             "{primary} is the primary of term {}; each commit waits for {} of {} acknowledgements",
@@ -72,7 +79,6 @@ impl Publisher {
         );
         tracing::info!(cluster = cluster.name_any(), term = status.term, primary, "a new term begins");
         self.tell(cluster, &event(EventType::Normal, "TermBegan", &text)).await;
-        Ok(written)
     }
 
     fn positions_due(&self, cluster: &MySQLCluster) -> bool {
@@ -81,14 +87,23 @@ impl Publisher {
         last.is_none_or(|at| at.elapsed() >= POSITIONS_EVERY)
     }
 
-    /// An event that can't be written is lost, with a line in the log: no reconcile fails for it.
+    /// An event that can't be written soon is lost, with a line in the log: nothing fails or waits for it.
     async fn tell(&self, cluster: &MySQLCluster, event: &Event) {
         if !self.gate.is_open() {
             return;
         }
-        if let Err(error) = self.recorder.publish(event, &cluster.object_ref(&())).await {
-            tracing::warn!(cluster = cluster.name_any(), reason = event.reason, %error, "an event could not be written");
-        }
+        let reference = cluster.object_ref(&());
+        let problem = match timeout(EVENT_LIMIT, self.recorder.publish(event, &reference)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {EVENT_LIMIT:?}"),
+        };
+        tracing::warn!(
+            cluster = cluster.name_any(),
+            reason = event.reason,
+            problem,
+            "an event could not be written"
+        );
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {

@@ -56,8 +56,7 @@ fn judge(survey: &Survey<'_>, primary: Member<'_>, member: Member<'_>) -> Judgem
     };
     if let Some(copy) = member.copying() {
         let donor = copy.donor.map_or_else(|| "another instance".to_owned(), |donor| donor.to_string());
-        let (copied, estimated) = (copy.copied_bytes, copy.estimated_bytes);
-        let message = format!("copies the data of {donor}: {copied} of {estimated} bytes so far");
+        let message = format!("copies the data of {donor}");
         return (Standing::Cloning, message, Need::Nothing);
     }
     if member.is_open() {
@@ -134,8 +133,9 @@ fn judge_closed(
     let replication = member.replication_from(primary);
     if !survey.is_wanted(member.id) && !acknowledge {
         // It goes as soon as nobody counts on it. Until then only its acknowledgements matter: they would
-        // count in the eyes of the primary's mysqld.
-        if member.acknowledges(primary) {
+        // count in the eyes of the primary's mysqld. Where no commit shall wait any more they harm nobody,
+        // and those that wait already would wait for ever without them.
+        if survey.record().quorum.required_acks() > 0 && member.acknowledges(primary) {
             let message = "is leaving, and is told to acknowledge no more".to_owned();
             return (Standing::CatchingUp, message, Need::Follow { acknowledge });
         }

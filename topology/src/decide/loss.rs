@@ -58,20 +58,19 @@ pub(super) fn judge(survey: &Survey<'_>, primary: Member<'_>, followers: &[Follo
 
 /// Why the silence of the primary is no evidence (yet).
 fn doubt(primary: Member<'_>, followers: &[Follower<'_>]) -> Option<String> {
+    if primary.misses_a_look() {
+        return Some(format!("{} {}", primary.id, primary.why_silent()));
+    }
     let for_ms = primary.unknown_for_ms()?;
     if matches!(primary.pod, PodState::Absent | PodState::Pending) {
         return None;
     }
     if let Some(witness) = followers.iter().find(|follower| follower.member.receives_from(primary.id)) {
         let (primary, witness) = (primary.id, witness.member.id);
-        return Some(format!("{primary} has not answered for {for_ms} ms, but {witness} receives from it"));
+        return Some(format!("{primary} does not answer, but {witness} receives from it"));
     }
-    (for_ms < SUSPECT_AFTER_MS).then(|| {
-        format!(
-            "{} has not answered for {for_ms} ms, and is suspected after {SUSPECT_AFTER_MS} ms",
-            primary.id
-        )
-    })
+    (for_ms < SUSPECT_AFTER_MS)
+        .then(|| format!("{} does not answer, and is suspected after {SUSPECT_AFTER_MS} ms", primary.id))
 }
 
 /// Why an acker can't be relied on to hold all that it has acknowledged, if it can't.

@@ -97,7 +97,16 @@ impl<'a> Member<'a> {
 
     /// Whether it can't be asked and may well be fine: then it keeps its traffic.
     pub(super) fn may_be_fine(self) -> bool {
-        self.known().is_none() && matches!(self.pod, PodState::Running | PodState::Terminating)
+        let silent = self.known().is_none() || self.misses_a_look();
+        silent && matches!(self.pod, PodState::Running | PodState::Terminating)
+    }
+
+    /// Whether its mysqld runs and does not answer its agent just now: a slow disk is enough for that, so it
+    /// is no evidence that the instance is lost.
+    pub(super) fn misses_a_look(self) -> bool {
+        self.known().is_some_and(|facts| {
+            facts.process == ProcessState::Running && facts.server.is_none() && self.copying().is_none()
+        })
     }
 
     pub(super) fn server(self) -> Option<&'a ServerFacts> {
@@ -138,16 +147,16 @@ impl<'a> Member<'a> {
         self.receives_from(source) && self.server().is_some_and(|server| server.semi_sync_replica)
     }
 
-    /// Why it does not answer, said of it: `instance 1 …`.
+    /// Why it does not answer, said of it: `instance 1 …`. No figure that differs from look to look is in a
+    /// message: a status that never says the same twice would be written, and looked at, without end.
     pub(super) fn why_silent(self) -> String {
         let Some(facts) = self.known() else {
-            let for_ms = self.unknown_for_ms().unwrap_or_default();
             return match self.pod {
                 PodState::Absent => "has no pod".to_owned(),
                 PodState::Pending => "has a pod that has not been started".to_owned(),
-                PodState::Running => format!("runs, and its agent has not answered for {for_ms} ms"),
+                PodState::Running => "runs, and its agent does not answer".to_owned(),
                 PodState::Terminating => {
-                    format!("has a pod that is being deleted, and its agent has not answered for {for_ms} ms")
+                    "has a pod that is being deleted, and its agent does not answer".to_owned()
                 }
             };
         };

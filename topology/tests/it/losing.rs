@@ -18,7 +18,11 @@ fn lost() -> ClusterView {
 #[test]
 fn a_primary_that_nobody_reaches_is_lost() {
     let decision = decide(&lost());
-    says(&decision, State::PrimaryLost, &["instance 0", "5000 ms", "2 faithful ackers"]);
+    says(
+        &decision,
+        State::PrimaryLost,
+        &["instance 0 runs, and its agent does not answer", "2 faithful ackers"],
+    );
     assert_eq!((decision.record, decision.orders), (None, vec![]));
 }
 
@@ -50,11 +54,34 @@ fn a_short_silence_is_no_evidence() {
 }
 
 #[test]
+fn a_primary_whose_mysqld_misses_a_look_is_not_lost_and_keeps_its_traffic() {
+    let mut view = healthy(3);
+    view.facts(0).server = None;
+    let decision = decide(&view);
+    says(&decision, State::Incomplete, &["instance 0 runs a mysqld that does not answer"]);
+    assert_eq!(decision.orders, vec![]);
+    assert_eq!(decision.traffic.after(Some(id(0)), &[id(1), id(2)]), (Some(id(0)), vec![id(1), id(2)]));
+}
+
+#[test]
+fn what_is_said_of_silence_does_not_change_with_its_length() {
+    let said = |for_ms: u64| {
+        let mut view = lost();
+        view.silent(0, for_ms);
+        view.silent(1, for_ms);
+        let decision = decide(&view);
+        (decision.message, decision.instances)
+    };
+    assert_eq!(said(5000), said(5001));
+    assert_eq!(said(100), said(101));
+}
+
+#[test]
 fn a_primary_that_a_replica_receives_from_is_not_lost() {
     let mut view = lost();
     view.replication(2).receiver = ThreadState::Running;
     let decision = decide(&view);
-    says(&decision, State::Incomplete, &["instance 0 has not answered", "instance 2 receives from it"]);
+    says(&decision, State::Incomplete, &["instance 0 does not answer", "instance 2 receives from it"]);
     assert_eq!(decision.orders, vec![]);
 }
 
