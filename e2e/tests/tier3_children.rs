@@ -62,6 +62,7 @@ fn shard(server: &ApiServer, pod: &str) -> Shard {
         .args(["--metrics-addr", &metrics, "--health-addr", &health, "--grpc-addr", &grpc])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     Shard { process, metrics }
