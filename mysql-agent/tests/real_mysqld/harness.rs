@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
-    os::unix::process::CommandExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -19,7 +19,11 @@ use fleet_runtime::{
 };
 use mysql_async::{Conn, Opts, OptsBuilder, Row, SslOpts, prelude::Queryable};
 use nix::{
-    sys::signal::{Signal, kill, killpg},
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill, killpg},
+        stat::{Mode, SFlag, makedev, mknod},
+    },
     unistd::Pid,
 };
 use tonic::{Status, transport::Channel};
@@ -61,6 +65,7 @@ impl World {
         );
         let dir = rootfs.join(format!("fleet-test-{}-{port}", std::process::id()));
         fs::create_dir(&dir).unwrap();
+        devices(&rootfs);
         fs::create_dir_all(rootfs.join("etc")).unwrap();
         fs::write(rootfs.join("etc/hosts"), "127.0.0.1 localhost\n").unwrap();
         let agent = std::env::var_os("FLEET_AGENT_BINARY")
@@ -162,6 +167,19 @@ impl World {
     ) -> AgentServiceClient<Channel> {
         let identity = ReloadingIdentity::new(&self.material(role, namespace)).unwrap();
         AgentServiceClient::new(connect(instance.grpc, &identity).await.unwrap())
+    }
+}
+
+/// The devices that a container runtime gives to every container.
+fn devices(rootfs: &Path) {
+    let dev = rootfs.join("dev");
+    fs::create_dir_all(&dev).unwrap();
+    for (name, minor) in [("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)] {
+        match mknod(&dev.join(name), SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(1, minor)) {
+            Ok(()) => fs::set_permissions(dev.join(name), fs::Permissions::from_mode(0o666)).unwrap(),
+            Err(Errno::EEXIST) => {}
+            Err(error) => panic!("can't make {name} in {}: {error}", dev.display()),
+        }
     }
 }
 
