@@ -22,6 +22,10 @@ use crate::wait;
 const OWNER: &str = "MYSQL_FLEET_DAEMON";
 const DIGEST: &str = "MYSQL_FLEET_DIGEST";
 
+/// In how many looks in a row a process has to be missed to have ended: for a moment of each exec (setsid,
+/// nsenter, the program) it has no environment to be found by.
+const MISSED: u32 = 3;
+
 /// A process to run and all that decides how it runs.
 #[derive(Debug, Clone)]
 pub struct Daemon {
@@ -85,8 +89,10 @@ impl Daemon {
         Fut: Future<Output = Result<T>>,
     {
         let watch = async {
-            while self.is_running() {
-                tokio::time::sleep(Duration::from_millis(500)).await;
+            let mut missed = 0;
+            while missed < MISSED {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                missed = if self.is_running() { 0 } else { missed + 1 };
             }
         };
         let work =
