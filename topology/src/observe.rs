@@ -164,7 +164,7 @@ pub enum ProcessState {
     Initializing,
     /// Runs and does not answer yet.
     Starting,
-    /// Runs and answers.
+    /// Runs and has answered. While it does not answer just now, nothing is known of the server.
     Running,
     /// Has ended and will be started again.
     Exited,
@@ -253,17 +253,13 @@ pub enum ThreadState {
     Failed,
 }
 
-/// Progress of a copy of another instance's data.
+/// A copy of another instance's data. How far it is moves at each look and decides nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloneProgress {
     /// State of the copy.
     pub state: CloneState,
     /// The donor, absent where its host is no instance of the cluster.
     pub donor: Option<InstanceId>,
-    /// Bytes copied.
-    pub copied_bytes: u64,
-    /// Bytes to copy, as far as known.
-    pub estimated_bytes: u64,
 }
 
 /// State of a copy.

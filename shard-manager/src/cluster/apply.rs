@@ -119,11 +119,15 @@ async fn ensure<K: Object>(applier: &Applier, desired: &K, live: Option<&K>) -> 
     match (applier.ensure(desired, live).await, live) {
         (Err(error), Some(live)) if error.is_rejected() => {
             tracing::warn!(%error, "the object is replaced");
-            applier.delete(live).await?;
-            applier.ensure(desired, None).await.map(drop)
+            replace(applier, desired, live).await
         }
         (result, _) => result.map(drop),
     }
+}
+
+async fn replace<K: Object>(applier: &Applier, desired: &K, live: &K) -> Result<(), ApplyError> {
+    applier.delete(live).await?;
+    applier.ensure(desired, None).await.map(drop)
 }
 
 /// Brings a Service to what it should be. A selector that somebody gave to one that has none is no part of
@@ -142,10 +146,7 @@ async fn ensure_service(
             .is_some_and(|selector| !selector.is_empty())
     };
     match live.filter(|live| selects(live) && !selects(desired)) {
-        Some(live) => {
-            applier.delete(live).await?;
-            applier.ensure(desired, None).await.map(drop)
-        }
+        Some(live) => replace(applier, desired, live).await,
         None => ensure(applier, desired, live).await,
     }
 }
@@ -169,7 +170,7 @@ async fn free_unused_volumes(
     let mut others: Vec<&PersistentVolumeClaim> = Vec::new();
     for claim in found.claims.values() {
         if let Some(existing) = class(claim).filter(|existing| existing != wanted) {
-            if phase(claim) != Some("Pending") {
+            if pod_problem::claim_phase(claim) != Some("Pending") {
                 return Err(ApplyChildrenError::StorageClassFixed { wanted: wanted.clone(), existing });
             }
             others.push(claim);
@@ -195,7 +196,7 @@ async fn grow_volumes(applier: &Applier, cluster: &MySQLCluster, found: &Childre
             .as_ref()
             .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
             .and_then(|quantity| amount(&quantity.0));
-        if phase(claim) == Some("Bound") && requested < amount(size) {
+        if pod_problem::claim_phase(claim) == Some("Bound") && requested < amount(size) {
             let patch = json!({ "spec": { "resources": { "requests": { "storage": size } } } });
             applier.merge(claim.as_ref(), &patch).await?;
         }
@@ -231,8 +232,4 @@ async fn replace_unusable_pods(
         }
     }
     Ok(())
-}
-
-fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
-    claim.status.as_ref()?.phase.as_deref()
 }

@@ -217,8 +217,6 @@ impl Resolver<'_> {
                 proto::CloneState::Failed => CloneState::Failed(clone.error.clone()),
             },
             donor: self.instance(&clone.donor_host),
-            copied_bytes: clone.bytes_copied,
-            estimated_bytes: clone.bytes_estimated,
         })
     }
 

@@ -36,9 +36,14 @@ pub fn of(pod: &Pod, claim: Option<&PersistentVolumeClaim>) -> Option<String> {
     })
 }
 
+/// The phase of a volume claim: Pending, Bound or Lost.
+pub fn claim_phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.phase.as_deref()
+}
+
 /// What a claim without a volume waits for.
 fn waits_for(claim: &PersistentVolumeClaim) -> Option<String> {
-    let pending = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending");
+    let pending = claim_phase(claim) == Some("Pending");
     let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
     pending.then(|| {
         let name = claim.name_any();

@@ -108,12 +108,7 @@ fn a_donor_gives_its_data_to_one_instance_at_a_time() {
         &["instance 3", "waits: instance 1 gives its data to another instance first"],
     );
 
-    view.facts(2).clone = Some(CloneProgress {
-        state: CloneState::Running,
-        donor: Some(id(1)),
-        copied_bytes: 4,
-        estimated_bytes: 10,
-    });
+    view.facts(2).clone = Some(CloneProgress { state: CloneState::Running, donor: Some(id(1)) });
     let decision = decide(&view);
     assert_eq!(decision.orders, vec![]);
     assert_eq!(*standing(&decision, 2), Standing::Cloning);
@@ -126,8 +121,7 @@ fn a_failed_copy_is_tried_again_and_its_error_told() {
     view.server(0).purged = trx(0, 5);
     *view.server(2) = idle_server(2);
     let state = CloneState::Failed("disk full".to_owned());
-    view.facts(2).clone =
-        Some(CloneProgress { state, donor: Some(id(1)), copied_bytes: 4, estimated_bytes: 10 });
+    view.facts(2).clone = Some(CloneProgress { state, donor: Some(id(1)) });
     let decision = decide(&view);
     says(&decision, State::Cloning, &["the last copy failed: disk full"]);
     assert_eq!(orders(&decision), [(2, copy(1, 10))]);

@@ -67,12 +67,8 @@ fn process() -> impl Strategy<Value = ProcessState> {
 
 fn copy() -> impl Strategy<Value = CloneProgress> {
     let states = vec![CloneState::Running, CloneState::Completed, CloneState::Failed("full".to_owned())];
-    (prop::sample::select(states), prop::option::of(0..4_u32)).prop_map(|(state, donor)| CloneProgress {
-        state,
-        donor: donor.map(id),
-        copied_bytes: 1,
-        estimated_bytes: 2,
-    })
+    (prop::sample::select(states), prop::option::of(0..4_u32))
+        .prop_map(|(state, donor)| CloneProgress { state, donor: donor.map(id) })
 }
 
 fn facts() -> impl Strategy<Value = Observed<InstanceFacts>> {

@@ -220,12 +220,9 @@ impl World {
             process: if node.up { ProcessState::Running } else { ProcessState::Exited },
             persisted_term: node.persisted,
             server: Some(server).filter(|_| node.up),
-            clone: node.copying_from.map(|donor| CloneProgress {
-                state: CloneState::Running,
-                donor: Some(id(donor)),
-                copied_bytes: 1,
-                estimated_bytes: 2,
-            }),
+            clone: node
+                .copying_from
+                .map(|donor| CloneProgress { state: CloneState::Running, donor: Some(id(donor)) }),
         })
     }
 
