@@ -6,6 +6,10 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,6 +30,13 @@ use nix::{
     },
     unistd::Pid,
 };
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Status, transport::Channel};
 
 pub const NAMESPACE: &str = "tenant-a";
@@ -276,11 +287,11 @@ impl Instance {
     }
 
     pub async fn start_clone(&self, term: u64, donor: &Self, expendable: &str) -> Result<(), Status> {
-        let request = StartCloneRequest {
-            term,
-            donor: Some(donor.endpoint()),
-            expendable_gtids: expendable.to_owned(),
-        };
+        self.start_clone_from(term, donor.endpoint(), expendable).await
+    }
+
+    pub async fn start_clone_from(&self, term: u64, donor: Endpoint, expendable: &str) -> Result<(), Status> {
+        let request = StartCloneRequest { term, donor: Some(donor), expendable_gtids: expendable.to_owned() };
         self.agent().await.start_clone(request).await.map(drop)
     }
 
@@ -346,13 +357,85 @@ impl Instance {
     }
 
     pub async fn probe(&self, path: &str) -> u16 {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(self.health).await.unwrap();
+        let mut stream = TcpStream::connect(self.health).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+}
+
+/// A way to a server that ends in the middle: some bytes of the server's answers pass, over all connections
+/// together, and from then on nothing does, until this is dropped and every connection with it.
+pub struct Valve {
+    port: u16,
+    shut: watch::Receiver<bool>,
+    _connections: AbortOnDropHandle<()>,
+}
+
+impl Valve {
+    pub async fn to(server: &Instance, passes: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = SocketAddr::from(([127, 0, 0, 1], server.mysql_port));
+        let (sender, shut) = watch::channel(false);
+        let passage = Arc::new(Passage { left: AtomicU64::new(passes), shut: sender });
+        let connections = async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let passage = Arc::clone(&passage);
+                connections.spawn(async move { passage.connect(client, server).await });
+            }
+        };
+        Self { port, shut, _connections: AbortOnDropHandle::new(tokio::spawn(connections)) }
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { host: "localhost".to_owned(), port: self.port.into() }
+    }
+
+    /// Returns once nothing passes any more.
+    pub async fn shut(&self) {
+        let shut = self.shut.clone();
+        let wait = async move { shut.clone().wait_for(|shut| *shut).await.map(drop) };
+        tokio::time::timeout(PATIENCE, wait).await.expect("the valve shuts").unwrap();
+    }
+}
+
+struct Passage {
+    left: AtomicU64,
+    shut: watch::Sender<bool>,
+}
+
+impl Passage {
+    async fn connect(&self, client: TcpStream, server: SocketAddr) {
+        let server = TcpStream::connect(server).await.unwrap();
+        let (mut client_out, mut client_in) = client.into_split();
+        let (mut server_out, mut server_in) = server.into_split();
+        let answers = async {
+            let mut chunk = vec![0; 16 << 10];
+            loop {
+                let read = server_out.read(&mut chunk).await?;
+                if read == 0 {
+                    return client_in.shutdown().await;
+                }
+                let take = |left: u64| left.checked_sub(read as u64);
+                if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+                    self.left.store(0, Ordering::SeqCst);
+                    self.shut.send_replace(true);
+                    std::future::pending::<()>().await;
+                }
+                client_in.write_all(&chunk[..read]).await?;
+            }
+        };
+        let requests = async {
+            tokio::io::copy(&mut client_out, &mut server_in).await?;
+            server_in.shutdown().await
+        };
+        // An end that went away ends the connection, which is what its other end shall see.
+        let _ = tokio::try_join!(answers, requests);
     }
 }
 
