@@ -55,7 +55,7 @@ pub enum OrderError {
     #[error(
         "commits wait for an acknowledgement, and semi-synchronous replication can't be turned off before they have it: {0}"
     )]
-    CommitsWait(SqlError),
+    CommitsWaited(SqlError),
     /// The instance holds more than the order gives up.
     #[error("the instance holds transactions that the order does not name as expendable: {0}")]
     NotExpendable(String),
@@ -80,7 +80,6 @@ impl From<OrderError> for Status {
             | OrderError::Cloning
             | OrderError::Unapplied { .. }
             | OrderError::Open
-            | OrderError::CommitsWait(_)
             | OrderError::NotExpendable(_)
             | OrderError::Credentials(_)
             | OrderError::Volume(_) => Code::FailedPrecondition,
@@ -89,6 +88,7 @@ impl From<OrderError> for Status {
             OrderError::Sql(SqlError::Deadline { .. }) => Code::DeadlineExceeded,
             OrderError::NotRunning { .. }
             | OrderError::Stopping
+            | OrderError::CommitsWaited(_)
             | OrderError::TermNotRecorded(_)
             | OrderError::Sql(_) => Code::Unavailable,
         };

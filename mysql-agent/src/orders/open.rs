@@ -97,10 +97,14 @@ impl Orders {
         tracing::info!(term, acks, "opens");
         if enabled && acks == 0 && !closed {
             // Switching semi-synchronous replication off answers every waiting commit with OK.
-            session
-                .run(Duration::from_secs(3), "SET GLOBAL super_read_only = ON")
-                .await
-                .map_err(OrderError::CommitsWait)?;
+            let closed = session.run(Duration::from_secs(3), "SET GLOBAL super_read_only = ON").await;
+            if let Err(error) = closed {
+                // Nobody is left to acknowledge them, and nobody else decides on them where no acknowledgement is
+                // required. After the restart they are committed; their clients learn nothing.
+                tracing::warn!("killing mysqld, since commits wait for an acknowledgement: {error}");
+                self.instance.process.kill().await;
+                return Err(OrderError::CommitsWaited(error));
+            }
         }
         guard_commits(&mut session, acks).await?;
         self.instance.opening(generation);

@@ -107,10 +107,10 @@ impl Reign<'_, '_> {
         let troubles = not_in_sync(self.survey, &self.followers);
         if !acks.enough {
             let Acknowledging { known, needed, .. } = acks;
-            let message = format!(
-                "each commit on {id} waits for {needed} acknowledgements, {known} can be given: {}",
-                join(troubles)
-            );
+            let waits =
+                format!("each commit on {id} waits for {needed} acknowledgements, {known} can be given");
+            // Where no other instance is wanted any more, none is in trouble.
+            let message = if troubles.is_empty() { waits } else { format!("{waits}: {}", join(troubles)) };
             return (State::WritesBlocked, message);
         }
         let copies = self.followers.iter().any(|follower| {

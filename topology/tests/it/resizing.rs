@@ -69,6 +69,17 @@ fn writes_go_on_while_the_quorum_changes() {
 }
 
 #[test]
+fn blocked_commits_without_anybody_in_trouble_are_said_in_one_piece() {
+    let mut view = resized(3, 1);
+    view.down(1);
+    view.down(2);
+    view.server(0).semi_sync_clients = 0;
+    let decision = decide(&view);
+    says(&decision, State::WritesBlocked, &["waits for 1 acknowledgements, 0 can be given"]);
+    assert!(decision.message.ends_with("can be given"), "{}", decision.message);
+}
+
+#[test]
 fn fewer_are_waited_for_before_instances_go() {
     let mut view = resized(3, 1);
     let decision = decide(&view);
