@@ -52,7 +52,7 @@ impl Observer {
             pod: config.pod.clone(),
             incarnation: uuid::Uuid::new_v4().to_string(),
             boot_id: volume::boot_id(),
-            volume_id: volume.id().to_owned(),
+            volume_id: volume.id(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             process_state: ProcessState::Starting.into(),
             ..InstanceFacts::default()
@@ -188,6 +188,7 @@ impl Observer {
             process_state: if damage.is_some() { ProcessState::Failed } else { told(status) }.into(),
             process_message: damage.clone().unwrap_or_else(|| message.clone()),
             mysqld_exits: status.exits,
+            volume_id: self.volume.id(),
             term,
             disk_total_bytes,
             disk_free_bytes,

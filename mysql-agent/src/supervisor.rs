@@ -330,6 +330,10 @@ impl Preparation {
         let user = UserOptions::read(&config.paths.user_my_cnf())?;
         let data = config.paths.data();
         let discard = self.volume.replacement()? == Some(Replacement::Discard);
+        if discard || datadir::look(&data)? == Found::Nothing {
+            // Data that were lost otherwise than by an order are lost too.
+            self.volume.renew_id()?;
+        }
         if discard {
             tracing::warn!(
                 "the copy of another instance's data did not end well; removing what is left of it"
@@ -402,7 +406,90 @@ fn write(path: &std::path::Path, text: &str) -> Result<(), PrepareError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::config::RunArgs;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    /// An instance's volume, and its preparation with another executable in place of mysqld.
+    struct Prepared {
+        dir: tempfile::TempDir,
+        volume: Arc<Volume>,
+        config: Arc<Config>,
+    }
+
+    impl Prepared {
+        fn new(mysqld: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let mut line: Vec<String> =
+                ["run", "--namespace=a", "--pod-name=b-0", "--cluster=b", "--server-id-base=1"]
+                    .map(str::to_owned)
+                    .to_vec();
+            line.push(format!("--mysqld={mysqld}"));
+            for name in ["data", "run", "tmp", "config", "tls", "users"] {
+                fs::create_dir(dir.path().join(name)).unwrap();
+                line.push(format!("--{name}-dir={}", dir.path().join(name).display()));
+            }
+            let config = Arc::new(Config::new(&Cli::parse_from(line).run).unwrap());
+            let volume = Arc::new(Volume::open(&config.paths.state()).unwrap());
+            Self { dir, volume, config }
+        }
+
+        fn with_data(self) -> Self {
+            fs::create_dir(self.config.paths.data()).unwrap();
+            fs::write(self.config.paths.data().join("mysql.ibd"), "").unwrap();
+            self
+        }
+
+        async fn run(&self) -> Result<Mysqld, PrepareError> {
+            let (supervisor, _) = new(Arc::clone(&self.config), Arc::clone(&self.volume));
+            let (config, volume) = (Arc::clone(&self.config), Arc::clone(&self.volume));
+            Preparation { config, volume, status: supervisor.status }.run().await
+        }
+
+        /// The identity that a crash at this point leaves.
+        fn kept_id(&self) -> String {
+            Volume::open(&self.config.paths.state()).unwrap().id()
+        }
+    }
+
+    #[tokio::test]
+    async fn volume_with_its_data_stays_the_same() {
+        let prepared = Prepared::new("/bin/true").with_data();
+        let id = prepared.volume.id();
+        prepared.run().await.unwrap().wait().await.unwrap();
+        assert_eq!((prepared.volume.id(), prepared.kept_id()), (id.clone(), id));
+    }
+
+    #[tokio::test]
+    async fn identity_changes_before_expendable_data_are_touched() {
+        let prepared = Prepared::new("/bin/false").with_data();
+        let id = prepared.volume.id();
+        prepared.volume.keep_replacement(Some(Replacement::Discard)).unwrap();
+        // In the way of the removal.
+        let doomed = prepared.dir.path().join("data/data.discarded");
+        fs::write(&doomed, "").unwrap();
+        assert!(matches!(prepared.run().await, Err(PrepareError::Datadir(DatadirError::Io { .. }))));
+        assert!(prepared.config.paths.data().join("mysql.ibd").exists());
+        assert_ne!(prepared.kept_id(), id);
+        assert_eq!(prepared.kept_id(), prepared.volume.id());
+    }
+
+    #[tokio::test]
+    async fn identity_changes_before_a_lost_data_directory_is_made_anew() {
+        let prepared = Prepared::new("/bin/false");
+        prepared.volume.keep_term(3).unwrap();
+        let id = prepared.volume.id();
+        assert!(matches!(prepared.run().await, Err(PrepareError::Datadir(DatadirError::Initialize { .. }))));
+        assert_ne!(prepared.kept_id(), id);
+        assert_eq!(Volume::open(&prepared.config.paths.state()).unwrap().term().unwrap(), 3);
+    }
 
     #[test]
     fn first_end_is_answered_at_once_and_a_crash_loop_slows_down() {

@@ -38,7 +38,6 @@ pub enum VolumeError {
 #[derive(Debug)]
 pub struct Volume {
     dir: PathBuf,
-    id: String,
     known: Mutex<Known>,
 }
 
@@ -52,6 +51,7 @@ enum ReplacementKnown {
 /// What was read, so that a stuck disk does not stop the ones who ask.
 #[derive(Debug, Default)]
 struct Known {
+    id: String,
     term: Option<u64>,
     replacement: ReplacementKnown,
 }
@@ -67,12 +67,22 @@ impl Volume {
             Err(error) if error.kind() == io::ErrorKind::NotFound => make_id(&path)?,
             Err(source) => return Err(io_error("read", &path)(source)),
         };
-        Ok(Self { dir: dir.to_owned(), id, known: Mutex::default() })
+        Ok(Self { dir: dir.to_owned(), known: Mutex::new(Known { id, ..Known::default() }) })
     }
 
-    /// Random identity of the volume.
-    pub fn id(&self) -> &str {
-        &self.id
+    /// Random identity of the volume and of the data on it.
+    pub fn id(&self) -> String {
+        self.known().id.clone()
+    }
+
+    /// Gives the volume another identity, to be called before any of its data are given up: the shard takes the
+    /// same identity for a proof that the instance still holds all that it acknowledged. When this returns, the
+    /// old one is gone even after a crash of the machine.
+    pub fn renew_id(&self) -> Result<(), VolumeError> {
+        let id = make_id(&self.dir.join("volume-id"))?;
+        tracing::info!(id, "the data are given up, and the volume gets another identity");
+        self.known().id = id;
+        Ok(())
     }
 
     /// The highest term that was kept, 0 when there was none. One that can't be read is read again.
@@ -216,10 +226,22 @@ mod tests {
     #[test]
     fn identity_stays_with_the_volume() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Volume::open(&dir.path().join("fleet")).unwrap().id().to_owned();
-        let second = Volume::open(&dir.path().join("fleet")).unwrap().id().to_owned();
+        let first = Volume::open(&dir.path().join("fleet")).unwrap().id();
+        let second = Volume::open(&dir.path().join("fleet")).unwrap().id();
         assert_eq!(first, second);
         assert_eq!(first.len(), 36);
+    }
+
+    #[test]
+    fn renewed_identity_is_another_and_stays_and_the_term_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = Volume::open(dir.path()).unwrap();
+        volume.keep_term(7).unwrap();
+        let first = volume.id();
+        volume.renew_id().unwrap();
+        assert_ne!(volume.id(), first);
+        let again = Volume::open(dir.path()).unwrap();
+        assert_eq!((again.id(), again.term().unwrap()), (volume.id(), 7));
     }
 
     #[test]

@@ -109,6 +109,8 @@ impl Orders {
             donor.port,
             quoted(&user.password)
         );
+        // Its logs of what it received and acknowledged go too, though it has applied nothing.
+        self.volume.renew_id()?;
         self.volume.keep_replacement(Some(Replacement::Cloning))?;
         match session.run(WHOLE_COPY, &statement).await {
             Err(error) if !lost(&error) => Err(error.into()),
