@@ -13,8 +13,9 @@ use crate::{
     config::Config,
     facts::{self, Look},
     instance::Instance,
+    orders::ENOUGH_STARTS,
     sql::{Session, SqlError},
-    supervisor::ProcessStatus,
+    supervisor::{FailedStarts, ProcessStatus},
     volume::{self, Replacement, Volume},
 };
 
@@ -91,9 +92,12 @@ impl Observer {
                 self.guard(look).await;
                 self.settle_clone(look).await;
             }
+            let looked_at = status.generation;
             // The look may have moved it on.
             let status = process.borrow_and_update().clone();
-            self.publish(&status, look);
+            // What a mysqld said that has ended since must not be shown as its successor's.
+            let look = look.filter(|_| status.login.is_some() && status.generation == looked_at);
+            self.publish(&status, look, at);
         }
     }
 
@@ -176,10 +180,9 @@ impl Observer {
         };
         let replaced = !matches!(self.volume.replacement(), Ok(None)) && !self.instance.cloning();
         let (disk_total_bytes, disk_free_bytes) = volume::disk_space(self.config.paths.volume());
-        if let Some(clone) = look.as_ref().and_then(|look| look.clone.clone()) {
-            self.clone = Some(clone);
-        }
         if let Some(look) = &look {
+            // Of data that were made anew it knows no copy.
+            self.clone.clone_from(&look.clone);
             self.fixed.mysqld_version.clone_from(&look.version);
         }
         let message = if status.message.is_empty() { &status.warning } else { &status.message };
@@ -194,7 +197,12 @@ impl Observer {
             disk_free_bytes,
             // Data of which nobody knows whether they are whole are not shown as the instance's.
             server: look.filter(|_| damage.is_none() && !replaced).map(|look| look.server),
-            clone: self.clone(),
+            clone: copy_facts(
+                self.instance.clone_override(),
+                self.clone.as_ref(),
+                replaced,
+                &status.failed_starts,
+            ),
             ..self.fixed.clone()
         };
         self.facts.send_if_modified(|published| {
@@ -208,21 +216,35 @@ impl Observer {
         });
     }
 
-    /// The copy in progress: the agent knows that it runs, mysqld how far it is.
-    fn clone(&self) -> Option<CloneFacts> {
-        let Some(own) = self.instance.clone_override() else {
-            return self.clone.clone();
+/// The last copy: the agent knows that it runs, mysqld how far it is, and the process whether it goes on.
+///
+/// Data that are `replaced` belong to no copy that runs, and nobody knows whether they are whole until a mysqld
+/// answers on them.
+fn copy_facts(
+    own: Option<CloneFacts>,
+    seen: Option<&CloneFacts>,
+    replaced: bool,
+    failed: &FailedStarts,
+) -> Option<CloneFacts> {
+    let Some(own) = own else {
+        let lost = replaced && failed.count >= ENOUGH_STARTS;
+        return if lost {
+            let error = format!("mysqld does not start again: {}", failed.reason);
+            Some(CloneFacts { state: CloneState::Failed.into(), error, ..seen.cloned().unwrap_or_default() })
+        } else {
+            seen.cloned()
         };
-        let progress = self.clone.as_ref().filter(|clone| clone.state() == CloneState::Running);
-        Some(CloneFacts {
-            bytes_estimated: progress.map_or(0, |clone| clone.bytes_estimated),
-            bytes_copied: progress.map_or(0, |clone| clone.bytes_copied),
-            ..own
-        })
-    }
+    };
+    let progress = seen.filter(|clone| clone.state() == CloneState::Running);
+    let error = if own.state() == CloneState::Running { failed.reason.clone() } else { own.error.clone() };
+    Some(CloneFacts {
+        bytes_estimated: progress.map_or(0, |clone| clone.bytes_estimated),
+        bytes_copied: progress.map_or(0, |clone| clone.bytes_copied),
+        error,
+        ..own
+    })
 }
 
-/// Facts without what changes all the time.
 /// The state that others are told: a mysqld that has answered and does not just now is not one that starts.
 fn told(status: &ProcessStatus) -> ProcessState {
     match status.state {
@@ -231,6 +253,56 @@ fn told(status: &ProcessStatus) -> ProcessState {
     }
 }
 
+/// Facts without what changes all the time.
 fn without_clock(facts: &InstanceFacts) -> InstanceFacts {
     InstanceFacts { observed_at: None, disk_free_bytes: 0, ..facts.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(state: CloneState, error: &str) -> CloneFacts {
+        CloneFacts {
+            state: state.into(),
+            donor_host: "donor".to_owned(),
+            bytes_estimated: 9,
+            bytes_copied: 4,
+            error: error.to_owned(),
+        }
+    }
+
+    fn failed(count: u32) -> FailedStarts {
+        FailedStarts { count, reason: if count > 0 { "unknown variable".to_owned() } else { String::new() } }
+    }
+
+    #[test]
+    fn running_copy_says_why_its_mysqld_does_not_start() {
+        let own = CloneFacts { bytes_copied: 0, ..copy(CloneState::Running, "") };
+        let seen = copy(CloneState::Running, "");
+        let goes_on = copy_facts(Some(own.clone()), Some(&seen), false, &failed(0)).unwrap();
+        assert_eq!((goes_on.bytes_copied, goes_on.error.as_str()), (4, ""));
+        let waits = copy_facts(Some(own), Some(&seen), false, &failed(1)).unwrap();
+        assert_eq!((waits.state(), waits.error.as_str()), (CloneState::Running, "unknown variable"));
+    }
+
+    #[test]
+    fn copy_whose_mysqld_never_starts_has_failed_until_it_does() {
+        let seen = copy(CloneState::Running, "");
+        let facts = |count| copy_facts(None, Some(&seen), true, &failed(count)).unwrap();
+        assert_eq!(facts(ENOUGH_STARTS - 1), seen);
+        assert_eq!(facts(ENOUGH_STARTS).state(), CloneState::Failed);
+        assert!(facts(ENOUGH_STARTS).error.contains("unknown variable"));
+        // So also after the agent has started anew.
+        let unseen = copy_facts(None, None, true, &failed(ENOUGH_STARTS)).unwrap();
+        assert_eq!(unseen.state(), CloneState::Failed);
+        // Data of no copy have nothing to do with one.
+        assert_eq!(copy_facts(None, None, false, &failed(ENOUGH_STARTS)), None);
+    }
+
+    #[test]
+    fn failed_copy_keeps_its_reason() {
+        let own = copy(CloneState::Failed, "Connect failed");
+        assert_eq!(copy_facts(Some(own), None, true, &failed(1)).unwrap().error, "Connect failed");
+    }
 }

@@ -63,6 +63,22 @@ pub enum PrepareError {
     Volume(#[from] crate::volume::VolumeError),
 }
 
+/// Starts of mysqld in a row after which it had not answered once when it ended, or that could not be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailedStarts {
+    /// How many.
+    pub count: u32,
+    /// Why the last of them failed.
+    pub reason: String,
+}
+
+impl FailedStarts {
+    fn add(&mut self, reason: &str) {
+        self.count = self.count.saturating_add(1);
+        reason.clone_into(&mut self.reason);
+    }
+}
+
 /// What is known of the process.
 #[derive(Clone, Debug)]
 pub struct ProcessStatus {
@@ -78,6 +94,8 @@ pub struct ProcessStatus {
     pub generation: u64,
     /// Whether this start of mysqld has ever answered.
     pub answered: bool,
+    /// The starts since it last answered.
+    pub failed_starts: FailedStarts,
     /// How the agent logs in, while a mysqld runs.
     pub login: Option<Login>,
 }
@@ -131,6 +149,7 @@ impl Handle {
             if changes {
                 status.state = to;
                 status.answered = true;
+                status.failed_starts = FailedStarts::default();
                 problem.unwrap_or_default().clone_into(&mut status.message);
             }
             changes
@@ -171,6 +190,7 @@ pub fn new(config: Arc<Config>, volume: Arc<Volume>) -> (Supervisor, Handle) {
         exits: 0,
         generation: 0,
         answered: false,
+        failed_starts: FailedStarts::default(),
         login: None,
     }));
     let handle = Handle { commands: sender, status: Arc::clone(&status) };
@@ -192,6 +212,7 @@ impl Supervisor {
                 Some(Ok(child)) => (child, Instant::now()),
                 Some(Err(error)) => {
                     tracing::error!("{error}");
+                    self.status.send_modify(|status| status.failed_starts.add(&error.to_string()));
                     show(&self.status, ProcessState::Failed, &error.to_string());
                     match self.pause(FAILED_RETRY).await {
                         Next::Again => continue,
@@ -213,7 +234,12 @@ impl Supervisor {
             let delay = backoff(failures);
             failures += 1;
             tracing::warn!(?delay, "{message}; starting it again");
-            self.status.send_modify(|status| status.exits += 1);
+            self.status.send_modify(|status| {
+                status.exits += 1;
+                if !status.answered {
+                    status.failed_starts.add(&message);
+                }
+            });
             show(&self.status, ProcessState::Exited, &message);
             if matches!(self.pause(delay).await, Next::Over) {
                 return;

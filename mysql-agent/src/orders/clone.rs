@@ -16,6 +16,8 @@ use crate::{
 const STATEMENT: Duration = Duration::from_secs(5);
 /// Copies of large volumes take hours.
 const WHOLE_COPY: Duration = Duration::from_hours(30 * 24);
+/// Starts of mysqld that fail one after the other before a copy is said to have failed.
+pub(crate) const ENOUGH_STARTS: u32 = 5;
 /// "Malformed GTID set specification".
 const MALFORMED_SET: u16 = 1772;
 
@@ -75,7 +77,11 @@ impl Orders {
 
     /// Copies to the end, and shows why it failed if it did.
     async fn copy(self: Arc<Self>, donor: Address, user: Credentials, empty: bool) {
-        let failed = self.try_copy(&donor, &user, empty).await.err();
+        let failed = match self.try_copy(&donor, &user, empty).await {
+            // Which the observer says of data that are not whole, for as long as it is so.
+            Ok(()) | Err(OrderError::NotStarted { .. }) => None,
+            Err(error) => Some(error),
+        };
         if let Some(error) = &failed {
             tracing::error!("{error}");
         }
@@ -124,7 +130,13 @@ impl Orders {
         let mut process = self.instance.process.status();
         let later =
             |status: &ProcessStatus| status.generation > generation && status.state == ProcessState::Running;
+        let decided = |status: &ProcessStatus| runs(status) || status.failed_starts.count >= ENOUGH_STARTS;
         // Fails only as the agent ends.
-        process.wait_for(later).await.map(drop).map_err(|_| OrderError::Stopping)
+        let status = process.wait_for(decided).await.map_err(|_| OrderError::Stopping)?.clone();
+        if runs(&status) {
+            Ok(())
+        } else {
+            Err(OrderError::NotStarted { reason: status.failed_starts.reason })
+        }
     }
 }

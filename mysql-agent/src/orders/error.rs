@@ -31,6 +31,12 @@ pub enum OrderError {
         /// Why.
         message: String,
     },
+    /// mysqld, which a copy needs again, does not start.
+    #[error("mysqld does not start again: {reason}")]
+    NotStarted {
+        /// Why.
+        reason: String,
+    },
     /// The agent is ending.
     #[error("the agent is ending; ask its next run")]
     Stopping,
@@ -87,6 +93,7 @@ impl From<OrderError> for Status {
             OrderError::Superseded => Code::Aborted,
             OrderError::Sql(SqlError::Deadline { .. }) => Code::DeadlineExceeded,
             OrderError::NotRunning { .. }
+            | OrderError::NotStarted { .. }
             | OrderError::Stopping
             | OrderError::CommitsWaited(_)
             | OrderError::TermNotRecorded(_)

@@ -15,9 +15,9 @@ use fleet_proto::agent::v1::{Endpoint, ProcessState};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::close::close_politely;
 pub use self::error::OrderError;
 use self::open::Opening;
+pub(crate) use self::{clone::ENOUGH_STARTS, close::close_politely};
 use crate::{
     config::Config,
     instance::Instance,
