@@ -17,6 +17,8 @@ pub const ANNOTATION_CLUSTER_UID: &str = "mysqlfleet.io/cluster-uid";
 
 /// Port of MySQL's protocol.
 pub const PORT_MYSQL: u16 = 3306;
+/// Port of mysqld's administrative interface, for its agent alone.
+pub const PORT_MYSQL_ADMIN: u16 = 33062;
 /// Port of an agent's gRPC services.
 pub const PORT_AGENT: u16 = 9443;
 /// Port of an agent's probes and metrics.

@@ -4,8 +4,6 @@
 /// depends on them. Also refused: abbreviations of them, and the prefixes of [`RESERVED_PREFIXES`].
 pub const RESERVED_KEYS: &[&str] = &[
     "admin_address",
-    "admin_port",
-    "admin_tls_version",
     "autocommit",
     "basedir",
     "bind_address",
@@ -15,6 +13,7 @@ pub const RESERVED_KEYS: &[&str] = &[
     "clone_autotune_concurrency",
     "clone_valid_donor_list",
     "core_file",
+    "create_admin_listener_thread",
     "daemonize",
     "datadir",
     "default_authentication_plugin",
@@ -97,6 +96,7 @@ pub const RESERVED_KEYS: &[&str] = &[
 /// Prefixes of my.cnf keys that a user can't set: families that the operator owns, and the modifiers
 /// with which mysqld takes any option under another name.
 pub const RESERVED_PREFIXES: &[&str] = &[
+    "admin_",
     "binlog_do",
     "binlog_ignore",
     "caching_sha2_password_private",
@@ -136,6 +136,10 @@ mod tests {
             "super_read_only",
             "super_read",
             "loose_super_read_only",
+            "admin",
+            "admin_port",
+            "admin_ssl_ca",
+            "create_admin_listener_thread",
             "skip_grant_tables",
             "rpl_semi_sync_source_timeout",
             "Server_Id",

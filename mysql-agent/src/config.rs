@@ -68,6 +68,10 @@ pub struct RunArgs {
     /// Port of mysqld.
     #[arg(long, env = "FLEET_MYSQL_PORT", default_value_t = 3306, value_parser = clap::value_parser!(u16).range(1..))]
     pub mysql_port: u16,
+    /// Port of mysqld's administrative interface on 127.0.0.1, which the agent uses when clients have taken all
+    /// connections.
+    #[arg(long, env = "FLEET_MYSQL_ADMIN_PORT", default_value_t = 33062, value_parser = clap::value_parser!(u16).range(1..))]
+    pub mysql_admin_port: u16,
     /// Address mysqld listens on; all by default.
     #[arg(long, env = "FLEET_MYSQL_BIND_ADDRESS")]
     pub mysql_bind_address: Option<IpAddr>,
@@ -126,6 +130,8 @@ pub struct Config {
     pub mysqld: Option<PathBuf>,
     /// Port of mysqld.
     pub mysql_port: u16,
+    /// Port of mysqld's administrative interface.
+    pub mysql_admin_port: u16,
     /// Address mysqld listens on.
     pub mysql_bind_address: Option<IpAddr>,
     /// What mysqld may take to end after a signal.
@@ -221,6 +227,7 @@ impl Config {
             },
             mysqld: args.mysqld.clone(),
             mysql_port: args.mysql_port,
+            mysql_admin_port: args.mysql_admin_port,
             mysql_bind_address: args.mysql_bind_address,
             shutdown: Duration::from_secs(args.shutdown_seconds),
         })

@@ -175,6 +175,10 @@ fn owned(config: &Config) -> Vec<String> {
         option("secure_file_priv", "NULL"),
         option("port", config.mysql_port),
         option("bind_address", bind),
+        // Clients must not be able to keep the agent out. A thread of its own accepts its connections.
+        option("admin_address", "127.0.0.1"),
+        option("admin_port", config.mysql_admin_port),
+        option("create_admin_listener_thread", "ON"),
         option("loose_mysqlx", "OFF"),
         option("server_id", config.server_id),
         option("report_host", &config.report_host),

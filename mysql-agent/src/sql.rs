@@ -1,19 +1,46 @@
-//! Sessions with the agent's own mysqld, over its socket, each statement with a deadline.
+//! Sessions with the agent's own mysqld, each statement with a deadline.
+//!
+//! They are over its socket. Where clients have taken all of its connections, they are over the administrative
+//! interface, whose connections are not counted: on 127.0.0.1 alone, with TLS, since the interface is TCP and every
+//! TCP connection needs it (manual of 8.4 and 9.7, "Administrative Connection Management").
 
 use std::{path::PathBuf, time::Duration};
 
-use mysql_async::{Conn, Opts, OptsBuilder, Row, prelude::Queryable};
+use mysql_async::{Conn, Opts, OptsBuilder, Row, SslOpts, prelude::Queryable};
 use tokio::time::timeout;
 
 use crate::users::SYSTEM_USER;
 
-/// Time for a connection over the socket.
+/// Time for a connection.
 const CONNECT: Duration = Duration::from_secs(2);
+
+/// The defaults of MySQL for what a user's my.cnf may have changed for every session: the agent's statements must
+/// neither stay uncommitted nor wait, be refused or be cut short by it.
+const SETTINGS: &str = "SET SESSION autocommit = 1, completion_type = 'NO_CHAIN', transaction_read_only = 0, \
+    transaction_isolation = 'REPEATABLE-READ', innodb_lock_wait_timeout = 50, lock_wait_timeout = 31536000, \
+    max_execution_time = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, \
+    wait_timeout = 28800, sql_mode = ''";
+
+/// "Too many connections", "already has more than 'max_user_connections' active connections" and "has exceeded the
+/// 'max_user_connections' resource".
+const NO_ROOM: [u16; 3] = [1040, 1203, 1226];
+
+/// mysqld's administrative interface.
+#[derive(Clone, Debug, Default)]
+pub struct AdminInterface {
+    /// Its port on 127.0.0.1.
+    pub port: u16,
+    /// A name in mysqld's certificate.
+    pub host: String,
+    /// The authority that issued the certificate.
+    pub ca: PathBuf,
+}
 
 /// How the agent logs in to one start of mysqld.
 #[derive(Clone)]
 pub struct Login {
     socket: PathBuf,
+    admin: AdminInterface,
     password: String,
 }
 
@@ -25,9 +52,9 @@ impl std::fmt::Debug for Login {
 
 impl Login {
     /// A new random password.
-    pub fn random(socket: PathBuf) -> Self {
+    pub fn random(socket: PathBuf, admin: AdminInterface) -> Self {
         let password = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-        Self { socket, password }
+        Self { socket, admin, password }
     }
 
     /// The password.
@@ -35,15 +62,32 @@ impl Login {
         &self.password
     }
 
-    fn options(&self) -> Opts {
+    fn over_socket(&self) -> Opts {
+        self.options().socket(Some(self.socket.to_string_lossy())).into()
+    }
+
+    fn over_admin_interface(&self) -> Opts {
+        let tls = SslOpts::default()
+            .with_root_certs(vec![self.admin.ca.clone().into()])
+            .with_disable_built_in_roots(true)
+            // The certificate is for the names that others reach it by.
+            .with_danger_tls_hostname_override(Some(self.admin.host.clone()));
+        self.options()
+            .ip_or_hostname("127.0.0.1")
+            .tcp_port(self.admin.port)
+            .prefer_socket(false)
+            .ssl_opts(tls)
+            .into()
+    }
+
+    fn options(&self) -> OptsBuilder {
         OptsBuilder::default()
-            .socket(Some(self.socket.to_string_lossy()))
             .user(Some(SYSTEM_USER))
             .pass(Some(&self.password))
+            .init(vec![SETTINGS])
             // Known values spare a query at each connection.
             .max_allowed_packet(Some(16 << 20))
             .wait_timeout(Some(28_800))
-            .into()
     }
 }
 
@@ -89,10 +133,19 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects.
+    /// Connects, also where clients have taken all connections.
     pub async fn open(login: &Login) -> Result<Self, SqlError> {
-        let what = "the connection over the socket";
-        match timeout(CONNECT, Conn::new(login.options())).await {
+        match Self::connect(login.over_socket(), "the connection over the socket").await {
+            Err(error) if error.code().is_some_and(|code| NO_ROOM.contains(&code)) => {
+                let what = "the connection over the administrative interface";
+                Self::connect(login.over_admin_interface(), what).await
+            }
+            other => other,
+        }
+    }
+
+    async fn connect(options: Opts, what: &str) -> Result<Self, SqlError> {
+        match timeout(CONNECT, Conn::new(options)).await {
             Ok(Ok(conn)) => Ok(Self { conn: Some(conn) }),
             Ok(Err(source)) => Err(SqlError::Failed { statement: what.to_owned(), source }),
             Err(_) => Err(SqlError::Deadline { statement: what.to_owned(), limit: CONNECT }),
@@ -166,7 +219,7 @@ mod tests {
 
     #[test]
     fn logins_differ() {
-        let login = || Login::random(PathBuf::new());
+        let login = || Login::random(PathBuf::new(), AdminInterface::default());
         assert_ne!(login().password(), login().password());
         assert!(!format!("{:?}", login()).contains(login().password()));
     }

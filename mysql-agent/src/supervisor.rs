@@ -18,7 +18,7 @@ use crate::{
     memory::Sizes,
     mycnf::{self, MyCnfError, UserOptions},
     process::{self, Ended, Mysqld},
-    sql::Login,
+    sql::{AdminInterface, Login},
     users,
     volume::{Replacement, Volume},
 };
@@ -376,7 +376,12 @@ impl Preparation {
         }
         let sizes = Sizes::for_limit(cgroup::memory_limit(std::path::Path::new("/")));
         write(&config.paths.my_cnf(), &mycnf::render(config, &sizes, &user))?;
-        let login = Login::random(config.paths.socket());
+        let admin = AdminInterface {
+            port: config.mysql_admin_port,
+            host: config.report_host.clone(),
+            ca: config.paths.tls.join("ca.crt"),
+        };
+        let login = Login::random(config.paths.socket(), admin);
         let (roles, problems) = self.roles();
         write(&config.paths.init_file(), &users::init_file(login.password(), &roles))?;
         // A socket left by a killed mysqld would answer "connection refused" until the new one is made.

@@ -6,13 +6,13 @@
 //!
 //! | user | may |
 //! |---|---|
-//! | `fleet_system`@`localhost` | everything; a new random password at each start, known to the agent alone |
+//! | `fleet_system`@`localhost`, @`127.0.0.1` | everything; a new random password at each start, known to the agent alone |
 //! | replication | receive the binary log, be a CLONE donor |
 //! | admin | everything on users' schemas, accounts and grants; not what would undo the cluster: SUPER, SYSTEM_VARIABLES_ADMIN (super_read_only, semi-sync), SESSION_VARIABLES_ADMIN (sql_log_bin), RELOAD (RESET BINARY LOGS), SHUTDOWN, FILE, SYSTEM_USER, writing to `mysql`, `sys` and `mysql_fleet` |
 //! | writer | read and write users' schemas with their tables, views, routines, triggers, events; nothing of `mysql`, read-only `sys` and `mysql_fleet` |
 //! | reader | read users' schemas, see running statements |
 //!
-//! Every user but `fleet_system` needs TLS. `root` is dropped.
+//! Every user but `fleet_system` at the socket needs TLS. `root` is dropped.
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
@@ -113,9 +113,13 @@ pub fn read(users: &Path, role: Role) -> Result<Credentials, CredentialsError> {
 /// without is left as it is.
 pub fn init_file(system_password: &str, roles: &[(Role, Credentials)]) -> String {
     let mut sql = String::from("SET SESSION sql_log_bin=0;\nSET SESSION sql_mode='';\n");
-    let system = format!("{}@'localhost'", quoted(SYSTEM_USER));
-    make(&mut sql, &system, system_password, "NONE");
-    line(&mut sql, &format!("GRANT ALL PRIVILEGES ON *.* TO {system} WITH GRANT OPTION"));
+    line(&mut sql, "SET SESSION autocommit=1, transaction_read_only=0");
+    // By the socket, and by the administrative interface: names are not resolved.
+    for (host, require) in [("localhost", "NONE"), ("127.0.0.1", "SSL")] {
+        let system = format!("{}@'{host}'", quoted(SYSTEM_USER));
+        make(&mut sql, &system, system_password, require);
+        line(&mut sql, &format!("GRANT ALL PRIVILEGES ON *.* TO {system} WITH GRANT OPTION"));
+    }
     // Left without a password by --initialize-insecure.
     line(&mut sql, "DROP USER IF EXISTS 'root'@'localhost'");
     for (role, credentials) in roles {

@@ -107,7 +107,6 @@ impl Orders {
         let mut session = Session::open(&login.ok_or(SqlError::NotRunning)?).await?;
         let donors = quoted(&format!("{}:{}", donor.host, donor.port));
         session.run(STATEMENT, &format!("SET GLOBAL clone_valid_donor_list = {donors}")).await?;
-        session.run(STATEMENT, "SET SESSION sql_mode = ''").await?;
         let statement = format!(
             "CLONE INSTANCE FROM {}@{}:{} IDENTIFIED BY {} REQUIRE SSL",
             quoted(&user.username),

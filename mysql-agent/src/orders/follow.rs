@@ -159,7 +159,6 @@ async fn point(
         // Can't be given while the applier runs; where it does, an earlier order has set it.
         change.push_str(", SOURCE_AUTO_POSITION = 1");
     }
-    session.run(STATEMENT, "SET SESSION sql_mode = ''").await?;
     session.run(STATEMENT, &change).await?;
     Ok(())
 }
