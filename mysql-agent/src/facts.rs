@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use fleet_proto::agent::v1::{CloneFacts, CloneState, ReplicationFacts, ServerFacts, ThreadState};
+use fleet_proto::agent::v1::{
+    CloneFacts, CloneState, InstanceFacts, ReplicationFacts, ServerFacts, ThreadState,
+};
 use mysql_async::Row;
+use tokio::time::Instant;
 
 use crate::sql::{Session, SqlError, number, text, truth};
 
@@ -44,6 +47,22 @@ const CLONE: &str = "SELECT STATE AS state, SOURCE AS source, ERROR_NO AS errno,
     (SELECT SUM(ESTIMATE) FROM performance_schema.clone_progress) AS estimated, \
     (SELECT SUM(DATA) FROM performance_schema.clone_progress) AS copied \
     FROM performance_schema.clone_status";
+
+/// Facts, and how old they are. The clock in the facts is the wall's, which is for display only.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The facts.
+    pub facts: InstanceFacts,
+    /// When the look ended that they are of.
+    pub at: Instant,
+}
+
+impl Published {
+    /// Whether the facts are not older than that.
+    pub fn within(&self, age: Duration) -> bool {
+        self.at.elapsed() <= age
+    }
+}
 
 /// What one look at mysqld gave.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fleet_proto::agent::v1::{InstanceFacts, ThreadState};
+use fleet_proto::agent::v1::ThreadState;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
@@ -11,13 +11,15 @@ use prometheus_client::{
 };
 use tokio::sync::watch;
 
+use crate::facts::Published;
+
 /// Encodes the latest facts.
 #[derive(Debug)]
-pub struct InstanceMetrics(pub watch::Receiver<InstanceFacts>);
+pub struct InstanceMetrics(pub watch::Receiver<Published>);
 
 impl Collector for InstanceMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let facts = self.0.borrow().clone();
+        let facts = self.0.borrow().facts.clone();
         let mut write = |name: &str, help: &str, unit: Option<&Unit>, metric: &dyn Metric| {
             metric.encode_into(&mut encoder, name, help, unit)
         };
@@ -101,15 +103,16 @@ impl<M: EncodeMetric> Metric for M {
 
 #[cfg(test)]
 mod tests {
-    use fleet_proto::agent::v1::{ReplicationFacts, ServerFacts};
+    use fleet_proto::agent::v1::{InstanceFacts, ReplicationFacts, ServerFacts};
     use fleet_runtime::metrics::Metrics;
 
     use super::*;
 
     fn encoded(facts: InstanceFacts) -> String {
         let metrics = Metrics::new();
+        let published = Published { facts, at: tokio::time::Instant::now() };
         metrics.register(|registry| {
-            registry.register_collector(Box::new(InstanceMetrics(watch::channel(facts).1)));
+            registry.register_collector(Box::new(InstanceMetrics(watch::channel(published).1)));
         });
         metrics.encode().unwrap()
     }

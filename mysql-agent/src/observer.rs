@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Config,
-    facts::{self, Look},
+    facts::{self, Look, Published},
     instance::Instance,
     orders::ENOUGH_STARTS,
     sql::{Session, SqlError},
@@ -33,7 +33,7 @@ pub struct Observer {
     config: Arc<Config>,
     volume: Arc<Volume>,
     instance: Arc<Instance>,
-    facts: watch::Sender<InstanceFacts>,
+    facts: watch::Sender<Published>,
     session: Option<(u64, Session)>,
     fixed: InstanceFacts,
     clone: Option<CloneFacts>,
@@ -48,7 +48,7 @@ impl Observer {
         config: Arc<Config>,
         volume: Arc<Volume>,
         instance: Arc<Instance>,
-    ) -> (Self, watch::Receiver<InstanceFacts>) {
+    ) -> (Self, watch::Receiver<Published>) {
         let fixed = InstanceFacts {
             pod: config.pod.clone(),
             incarnation: uuid::Uuid::new_v4().to_string(),
@@ -58,7 +58,7 @@ impl Observer {
             process_state: ProcessState::Starting.into(),
             ..InstanceFacts::default()
         };
-        let (facts, receiver) = watch::channel(fixed.clone());
+        let (facts, receiver) = watch::channel(Published { facts: fixed.clone(), at: Instant::now() });
         let observer = Self {
             config,
             volume,
@@ -88,6 +88,7 @@ impl Observer {
             }
             let status = process.borrow_and_update().clone();
             let look = self.look(&status).await;
+            let at = Instant::now();
             if let Some(look) = &look {
                 self.guard(look).await;
                 self.settle_clone(look).await;
@@ -173,7 +174,7 @@ impl Observer {
         }
     }
 
-    fn publish(&mut self, status: &ProcessStatus, look: Option<Look>) {
+    fn publish(&mut self, status: &ProcessStatus, look: Option<Look>, at: Instant) {
         let (term, damage) = match self.volume.term() {
             Ok(term) => (term, None),
             Err(error) => (0, Some(error.to_string())),
@@ -207,14 +208,15 @@ impl Observer {
         };
         self.facts.send_if_modified(|published| {
             let due = self.published.is_none_or(|at| at.elapsed() >= PUBLISH);
-            let changed = without_clock(published) != without_clock(&facts);
+            let changed = without_clock(&published.facts) != without_clock(&facts);
             if due || changed {
-                *published = facts;
+                *published = Published { facts, at };
                 self.published = Some(Instant::now());
             }
             due || changed
         });
     }
+}
 
 /// The last copy: the agent knows that it runs, mysqld how far it is, and the process whether it goes on.
 ///

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use fleet_proto::agent::v1::{InstanceFacts, agent_service_server::AgentServiceServer};
+use fleet_proto::agent::v1::agent_service_server::AgentServiceServer;
 use fleet_runtime::{
     grpc::{self, GrpcError},
     health::Health,
@@ -17,6 +17,7 @@ use tonic::service::Routes;
 
 use crate::{
     config::{Config, RunArgs},
+    facts::Published,
     instance::Instance,
     metrics::InstanceMetrics,
     observer::Observer,
@@ -92,7 +93,7 @@ async fn instance(
     config: Arc<Config>,
     calls: tokio::net::TcpListener,
     metrics: Metrics,
-    facts_out: watch::Sender<Option<watch::Receiver<InstanceFacts>>>,
+    facts_out: watch::Sender<Option<watch::Receiver<Published>>>,
     signal: &CancellationToken,
     servers: &CancellationToken,
 ) -> Result<(), TaskEnded> {
@@ -176,7 +177,7 @@ async fn serve_grpc(
 }
 
 /// Probes: the agent lives while it answers; the instance is ready while its mysqld answered just now.
-fn probes(facts: watch::Receiver<Option<watch::Receiver<InstanceFacts>>>) -> axum::Router {
+fn probes(facts: watch::Receiver<Option<watch::Receiver<Published>>>) -> axum::Router {
     let check = move || {
         let state = readiness(facts.borrow().as_ref().map(|facts| facts.borrow().clone()));
         async move { state }
@@ -184,15 +185,13 @@ fn probes(facts: watch::Receiver<Option<watch::Receiver<InstanceFacts>>>) -> axu
     Health::new().ready("mysqld", check).router()
 }
 
-fn readiness(facts: Option<InstanceFacts>) -> Result<(), String> {
-    let facts = facts.ok_or("the data volume or the certificates can't be used; see the log")?;
-    let age = facts
-        .observed_at
-        .and_then(|at| std::time::SystemTime::try_from(at).ok())
-        .map(|at| at.elapsed().unwrap_or_default());
-    match (&facts.server, age) {
-        (Some(_), Some(age)) if age <= FRESH => Ok(()),
-        (Some(_), _) => Err("mysqld was not asked lately".to_owned()),
+fn readiness(published: Option<Published>) -> Result<(), String> {
+    let published = published.ok_or("the data volume or the certificates can't be used; see the log")?;
+    let fresh = published.within(FRESH);
+    let facts = published.facts;
+    match (&facts.server, fresh) {
+        (Some(_), true) => Ok(()),
+        (Some(_), false) => Err("mysqld was not asked lately".to_owned()),
         (None, _) => Err(format!("{} {}", facts.process_state().as_str_name(), facts.process_message)),
     }
 }

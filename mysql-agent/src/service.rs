@@ -1,6 +1,6 @@
 //! AgentService: facts out, orders in, for the shard of the own namespace alone.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use fleet_proto::agent::v1::{
     CloseRequest, CloseResponse, FollowRequest, FollowResponse, InstanceFacts, OpenRequest, OpenResponse,
@@ -12,19 +12,26 @@ use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
-use crate::orders::{Orders, to_the_end};
+use crate::{
+    facts::Published,
+    orders::{Orders, to_the_end},
+};
+
+/// Facts older than this are not sent. The reader counts their age from when they reach it: those of an observer
+/// that hangs would be new again with each of its connections.
+const SENDABLE: Duration = Duration::from_secs(2);
 
 /// The service of one instance.
 #[derive(Clone, Debug)]
 pub struct Service {
     namespace: String,
     orders: Arc<Orders>,
-    facts: watch::Receiver<InstanceFacts>,
+    facts: watch::Receiver<Published>,
 }
 
 impl Service {
     /// A service that takes orders from the shard of `namespace`.
-    pub fn new(namespace: String, orders: Arc<Orders>, facts: watch::Receiver<InstanceFacts>) -> Self {
+    pub fn new(namespace: String, orders: Arc<Orders>, facts: watch::Receiver<Published>) -> Self {
         Self { namespace, orders, facts }
     }
 
@@ -32,6 +39,12 @@ impl Service {
         require_role(&request, &self.namespace, &[Role::Shard])?;
         Ok((Arc::clone(&self.orders), request.into_inner()))
     }
+}
+
+/// The facts as they come, without those that are old. A slow reader gets the latest, never a backlog. It ends with
+/// the observer.
+fn fresh(facts: watch::Receiver<Published>) -> impl Stream<Item = InstanceFacts> {
+    WatchStream::new(facts).filter(|published| published.within(SENDABLE)).map(|published| published.facts)
 }
 
 #[tonic::async_trait]
@@ -43,8 +56,7 @@ impl AgentService for Service {
         request: Request<WatchInstanceRequest>,
     ) -> Result<Response<Self::WatchInstanceStream>, Status> {
         require_role(&request, &self.namespace, &[Role::Shard])?;
-        // A slow reader gets the latest facts, never a backlog. The stream ends with the observer.
-        let facts = WatchStream::new(self.facts.clone());
+        let facts = fresh(self.facts.clone());
         let stream = facts.map(|facts| Ok(WatchInstanceResponse { facts: Some(facts) }));
         Ok(Response::new(Box::pin(stream)))
     }
@@ -74,5 +86,32 @@ impl AgentService for Service {
         let (orders, StartCloneRequest { term, donor, expendable_gtids }) = self.order(request)?;
         to_the_end(orders.start_clone(term, donor, expendable_gtids)).await?;
         Ok(Response::new(StartCloneResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    fn published(pod: &str, age: Duration) -> Published {
+        let at = Instant::now().checked_sub(age).unwrap();
+        Published { facts: InstanceFacts { pod: pod.to_owned(), ..InstanceFacts::default() }, at }
+    }
+
+    #[tokio::test]
+    async fn new_stream_waits_for_new_facts_when_the_last_are_old() {
+        let (sender, receiver) = watch::channel(published("old", SENDABLE + Duration::from_millis(1)));
+        let mut stream = Box::pin(fresh(receiver));
+        assert!(timeout(Duration::ZERO, stream.next()).await.is_err());
+        sender.send(published("new", Duration::ZERO)).unwrap();
+        assert_eq!(stream.next().await.unwrap().pod, "new");
+    }
+
+    #[tokio::test]
+    async fn new_stream_begins_with_the_last_facts_when_they_are_new() {
+        let (_sender, receiver) = watch::channel(published("new", Duration::ZERO));
+        assert_eq!(Box::pin(fresh(receiver)).next().await.unwrap().pod, "new");
     }
 }

@@ -124,10 +124,11 @@ impl Orders {
         }
     }
 
-    /// Waits until a later start of mysqld answers.
+    /// Waits until a later start of mysqld answers, or until that can't be expected without a person. What the
+    /// volume says of the data stays: they are whole or made anew once a mysqld runs again.
     async fn running_after(&self, generation: u64) -> Result<(), OrderError> {
         let mut process = self.instance.process.status();
-        let later =
+        let runs =
             |status: &ProcessStatus| status.generation > generation && status.state == ProcessState::Running;
         let decided = |status: &ProcessStatus| runs(status) || status.failed_starts.count >= ENOUGH_STARTS;
         // Fails only as the agent ends.

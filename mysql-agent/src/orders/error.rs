@@ -57,9 +57,9 @@ pub enum OrderError {
     /// The order needs a closed instance.
     #[error("the instance is open; close it first")]
     Open,
-    /// Commits wait for an acknowledgement.
+    /// Commits waited for an acknowledgement, which ended with their mysqld.
     #[error(
-        "commits wait for an acknowledgement, and semi-synchronous replication can't be turned off before they have it: {0}"
+        "commits waited for an acknowledgement, so mysqld was killed; it starts closed, with them committed, and can be opened then: {0}"
     )]
     CommitsWaited(SqlError),
     /// The instance holds more than the order gives up.
