@@ -41,6 +41,8 @@ use tonic::{Status, transport::Channel};
 
 pub const NAMESPACE: &str = "tenant-a";
 const PATIENCE: Duration = Duration::from_mins(2);
+/// The user's options of an instance that is started.
+pub const MY_CNF: &str = "[mysqld]\ninnodb_buffer_pool_size = 64M\nmax_connections = 77\n";
 /// The user and group that the agents run as.
 const NOBODY: u32 = 999;
 
@@ -112,11 +114,7 @@ impl World {
         for name in ["volume", "run", "tmp", "config", "tls"] {
             fs::create_dir_all(dir.join(name)).unwrap();
         }
-        fs::write(
-            dir.join("config/my.cnf"),
-            "[mysqld]\ninnodb_buffer_pool_size = 64M\nmax_connections = 77\n",
-        )
-        .unwrap();
+        fs::write(dir.join("config/my.cnf"), MY_CNF).unwrap();
         let material = self.material(Role::Agent, NAMESPACE);
         for (file, text) in
             [("ca.crt", &material.ca), ("tls.crt", &material.cert), ("tls.key", &material.key)]
@@ -149,6 +147,7 @@ impl World {
             .args(["--data-dir", &path("volume"), "--run-dir", &path("run"), "--tmp-dir", &path("tmp")])
             .args(["--config-dir", &path("config"), "--tls-dir", &path("tls"), "--users-dir", &path("users")])
             .args(["--mysql-bind-address", "127.0.0.1", "--mysql-port", &first.to_string()])
+            .args(["--mysql-admin-port", &(first + 3).to_string()])
             .args(["--grpc-addr", &address(1).to_string(), "--health-addr", &address(2).to_string()])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -341,13 +340,17 @@ impl Instance {
 
     /// A connection as the agent's own user, whose password is in the init file.
     pub async fn system(&self) -> Conn {
+        self.try_system().await.unwrap()
+    }
+
+    pub async fn try_system(&self) -> Result<Conn, mysql_async::Error> {
         let init = fs::read_to_string(self.dir.join("run/init.sql")).unwrap();
         let password = init.split("IDENTIFIED BY '").nth(1).unwrap().split('\'').next().unwrap();
         let options = OptsBuilder::default()
             .socket(Some(self.dir.join("run/mysqld.sock").display().to_string()))
             .user(Some("fleet_system"))
             .pass(Some(password));
-        Conn::new(options).await.unwrap()
+        Conn::new(options).await
     }
 
     /// One value, empty where the statement fails: tables come by replication.
@@ -427,7 +430,7 @@ impl Passage {
                     self.shut.send_replace(true);
                     std::future::pending::<()>().await;
                 }
-                client_in.write_all(&chunk[..read]).await?;
+                client_in.write_all(chunk.get(..read).unwrap()).await?;
             }
         };
         let requests = async {

@@ -7,7 +7,7 @@
 
 mod harness;
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use fleet_proto::agent::v1::{
     CloneFacts, CloneState, CloseRequest, InstanceFacts, OpenRequest, ProcessState, ThreadState,
@@ -19,9 +19,14 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use tokio::time::timeout;
 use tonic::Code;
 
-use harness::{Instance, NAMESPACE, Valve, World, rows, until};
+use harness::{Instance, MY_CNF, NAMESPACE, Valve, World, rows, until};
+
+/// Whether a commit waits for its acknowledgement.
+const WAITS: &str = "SELECT VARIABLE_VALUE > 0 FROM performance_schema.global_status \
+    WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_wait_sessions'";
 
 /// Three instances, the first open for term 1 with one required acknowledgement.
 async fn cluster(world: &World) -> [Instance; 3] {
@@ -223,8 +228,7 @@ async fn unacknowledged_commits_are_never_answered_with_ok() {
     }
 
     let waiting = tokio::spawn(async move { writer.query_drop("INSERT INTO app.t VALUES (2)").await });
-    let waits = "SELECT VARIABLE_VALUE > 0 FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_wait_sessions'";
-    until("it waits", || primary.value(waits), |found| found == "1").await;
+    until("it waits", || primary.value(WAITS), |found| found == "1").await;
     assert_eq!(count(primary).await, "1", "a commit without acknowledgement is invisible");
 
     // A hung acker is closed too: it is killed.
@@ -268,7 +272,7 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
     until("the row is there", || count(donor), |found| found == "1").await;
 
     let mut fresh = world.start(3);
-    fresh.wait_running().await;
+    let mut ids = vec![fresh.wait_running().await.volume_id];
     fresh.start_clone(1, donor, "").await.unwrap();
     let facts = fresh
         .wait("cloned", |facts| {
@@ -277,6 +281,7 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
             state == Some(CloneState::Completed) && facts.server.is_some()
         })
         .await;
+    ids.push(facts.volume_id);
     let clone = facts.clone.unwrap();
     assert_eq!(clone.donor_host, "localhost");
     assert!(clone.bytes_copied > 0 && clone.bytes_copied == clone.bytes_estimated);
@@ -305,6 +310,7 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
         failed && facts.server.as_ref().is_some_and(|server| server.gtid_executed.is_empty())
     };
     let facts = fresh.wait("failed and made anew", made_anew).await;
+    ids.push(facts.volume_id);
     let error = facts.clone.unwrap().error;
     assert!(error.contains("Connect failed"), "{error}");
     fresh.follow(1, primary).await.unwrap();
@@ -317,7 +323,7 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
         let state = facts.clone.as_ref().map(CloneFacts::state);
         state == Some(CloneState::Completed) && facts.server.is_some()
     };
-    fresh.wait("cloned anew", completed).await;
+    ids.push(fresh.wait("cloned anew", completed).await.volume_id);
     assert_eq!(count(&fresh).await, "2");
 
     // A copy that is interrupted: the data are neither shown nor used. Its donor is heard no more in the midst of
@@ -331,9 +337,10 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
     fresh.wait("copying", copying).await;
     fresh.signal_mysqld(Signal::SIGKILL);
     drop(valve);
-    fresh.wait("failed and made anew", made_anew).await;
+    ids.push(fresh.wait("failed and made anew", made_anew).await.volume_id);
     fresh.follow(1, primary).await.unwrap();
     until("all rows are there", || count(&fresh), |found| found == "2").await;
+    ids.push(copy_without_a_mysqld_says_why_and_ends_well_after(&fresh, donor).await);
 
     // A clean end of a closed instance: mysqld is not killed, and the data are whole.
     fresh.signal_agent(Signal::SIGTERM);
@@ -341,6 +348,135 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
     let again = world.start(3);
     let facts = again.wait_running().await;
     assert!(!facts.server.unwrap().gtid_executed.is_empty());
+
+    // An instance is another one each time that its data were given up, and at no other time.
+    assert_eq!(ids.last(), Some(&facts.volume_id));
+    let different: HashSet<&String> = ids.iter().collect();
+    assert_eq!(different.len(), ids.len(), "{ids:?}");
+}
+
+/// A copy that needs a mysqld which does not start with the user's options. Returns the volume's identity after all.
+async fn copy_without_a_mysqld_says_why_and_ends_well_after(fresh: &Instance, donor: &Instance) -> String {
+    let config = fresh.dir.join("config/my.cnf");
+    let expendable = fresh.value("SELECT @@GLOBAL.gtid_executed").await;
+    std::fs::write(&config, "[mysqld]\nno_such_variable = 1\n").unwrap();
+    fresh.start_clone(1, donor, &expendable).await.unwrap();
+    let says = |facts: &InstanceFacts| {
+        let clone = facts.clone.as_ref().filter(|clone| clone.state() == CloneState::Failed);
+        clone.is_some_and(|clone| clone.error.contains("no_such_variable"))
+    };
+    let facts = fresh.wait("failed", says).await;
+    assert!(facts.server.is_none(), "{facts:?}");
+    std::fs::write(&config, MY_CNF).unwrap();
+    let facts = fresh.wait("made anew", |facts| facts.server.is_some()).await;
+    assert_eq!(facts.server.unwrap().gtid_executed, "");
+
+    fresh.start_clone(1, donor, "").await.unwrap();
+    let completed = |facts: &InstanceFacts| {
+        let state = facts.clone.as_ref().map(CloneFacts::state);
+        state == Some(CloneState::Completed) && closed(facts)
+    };
+    let facts = fresh.wait("cloned", completed).await;
+    assert_eq!(count(fresh).await, "2");
+    facts.volume_id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_that_wait_for_ackers_nobody_wants_any_more_are_in_the_data_after() {
+    let world = World::new(21500);
+    let [primary, first, second] = cluster(&world).await;
+    let mut writer = table(&primary).await;
+    for replica in [&first, &second] {
+        until("the table is there", || count(replica), |found| found == "0").await;
+    }
+    drop((first, second));
+    let waiting = tokio::spawn(async move { writer.query_drop("INSERT INTO app.t VALUES (1)").await });
+    until("it waits", || primary.value(WAITS), |found| found == "1").await;
+
+    let status = primary.open(2, 0).await.unwrap_err();
+    assert!(status.message().contains("can be opened then"), "{status}");
+    assert!(waiting.await.unwrap().is_err(), "its client must not be told that the commit succeeded");
+    primary.wait("closed", closed).await;
+    primary.open(2, 0).await.unwrap();
+    assert_eq!(count(&primary).await, "1");
+    let mut writer = primary.client("writer").await.unwrap();
+    writer.query_drop("INSERT INTO app.t VALUES (2)").await.unwrap();
+    assert_eq!(primary.facts().await.mysqld_exits, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_take_all_connections_do_not_keep_the_agent_out() {
+    let world = World::new(21600);
+    let [primary, second] = [world.start(0), world.start(1)];
+    for instance in [&primary, &second] {
+        instance.wait_running().await;
+    }
+    primary.open(1, 0).await.unwrap();
+    let mysqld = primary.mysqld();
+    let mut clients = Vec::new();
+    let refused = loop {
+        match primary.client("writer").await {
+            Ok(client) => clients.push(client),
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.to_string().contains("Too many connections"), "{refused}");
+    // The one that is kept for accounts like the agent's is taken too.
+    let mut system = until("the last connection", || primary.try_system(), Result::is_ok).await.unwrap();
+
+    // The agent's own connection is ended as often as it is one that counts, and clients take its place.
+    let agents = "SELECT id, host = 'localhost' FROM performance_schema.processlist \
+        WHERE user = 'fleet_system' AND id <> CONNECTION_ID()";
+    let outside = async {
+        loop {
+            let found: Vec<(u64, bool)> = system.query(agents).await.unwrap();
+            if !found.is_empty() && found.iter().all(|(_, counts)| !counts) {
+                return;
+            }
+            for (id, _) in found.iter().filter(|(_, counts)| *counts) {
+                // It may have ended by itself.
+                let _ = system.query_drop(format!("KILL {id}")).await;
+            }
+            clients.extend(primary.client("writer").await.ok());
+        }
+    };
+    timeout(Duration::from_mins(1), outside).await.expect("the agent uses the administrative interface");
+    primary.wait("seen open", |facts| facts.server.as_ref().is_some_and(|s| !s.super_read_only)).await;
+    primary.close(2).await.unwrap();
+    primary.wait("closed", closed).await;
+    primary.follow(2, &second).await.unwrap();
+    primary.open(3, 0).await.unwrap();
+    assert_eq!(primary.mysqld(), mysqld, "an order that can't get in kills mysqld");
+    for client in &mut clients {
+        client.ping().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_users_session_defaults_do_not_reach_the_agents_statements() {
+    let world = World::new(21700);
+    let instance = world.start(0);
+    instance.wait_running().await;
+    let hostile = "[mysqld]\ninnodb_buffer_pool_size = 64M\nautocommit = OFF\ncompletion_type = RELEASE\n\
+        transaction_read_only = ON\ntransaction_isolation = SERIALIZABLE\ninnodb_lock_wait_timeout = 1\n\
+        lock_wait_timeout = 1\nmax_execution_time = 1\nsql_select_limit = 0\n\
+        sql_mode = ANSI,NO_BACKSLASH_ESCAPES\n";
+    std::fs::write(instance.dir.join("config/my.cnf"), hostile).unwrap();
+    instance.signal_mysqld(Signal::SIGKILL);
+    instance.wait("restarted", |facts| facts.mysqld_exits == 1 && facts.server.is_some()).await;
+    instance.open(1, 0).await.unwrap();
+    let recorded =
+        |facts: &InstanceFacts| facts.server.as_ref().is_some_and(|server| server.recorded_term == 1);
+    instance.wait("open, with its term", recorded).await;
+    instance.close(2).await.unwrap();
+    instance.wait("closed", closed).await;
+    instance.open(2, 0).await.unwrap();
+    // What was only in a transaction would be gone.
+    instance.signal_mysqld(Signal::SIGKILL);
+    let recorded = |facts: &InstanceFacts| {
+        facts.mysqld_exits == 2 && facts.server.as_ref().is_some_and(|server| server.recorded_term == 2)
+    };
+    instance.wait("restarted with its term", recorded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
