@@ -30,8 +30,9 @@ use crate::tls::{Identity, ReloadingIdentity, identity_of};
 const MAX_CONNECTIONS: usize = 256;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const MAX_STREAMS: u32 = 128;
-const PING_INTERVAL: Duration = Duration::from_secs(20);
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
+// A connection that is dead ends within their sum: an agent takes an open stream for a shard that it reaches.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long open calls may go on once the shutdown has begun: streams never end by themselves.
 const DRAIN: Duration = Duration::from_secs(3);
 /// Pause after an accept that failed: the cause (no file descriptors) does not go away at once.
