@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 use super::{LookAfter, OrderError, Orders, Running, close::close_or_kill, follow::Channel};
 use crate::{
@@ -13,6 +17,10 @@ use crate::{
 const STATEMENT: Duration = Duration::from_secs(5);
 /// A commit may wait for its acknowledgement as long as it takes; a later order ends the wait.
 const UNTIL_ACKNOWLEDGED: Duration = Duration::from_hours(10 * 365 * 24);
+/// Time that received transactions have to be applied before the opening is refused, to be asked for again: an
+/// order must not take its turn for long.
+const UNTIL_APPLIED: Duration = Duration::from_secs(5);
+const APPLIER_POLL: Duration = Duration::from_millis(25);
 /// Highest value of rpl_semi_sync_source_wait_for_replica_count.
 const MOST_ACKS: u32 = 65_535;
 
@@ -135,7 +143,7 @@ impl Orders {
             Ok(()) => session.run(STATEMENT, "SET GLOBAL read_only = OFF").await,
             Err(error) => Err(error),
         };
-        if result.is_err() && self.instance.now().generation == generation {
+        if result.is_err() && self.instance.now().generation == generation && self.instance.may_be_open() {
             // Half open it would look open to those who can't see read_only.
             close_or_kill(&self.instance).await;
         }
@@ -154,18 +162,35 @@ async fn leave_source(session: &mut Session) -> Result<(), OrderError> {
     if !channel.configured() {
         return Ok(());
     }
-    session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
-    let channel = Channel::read(session).await?;
-    if !channel.unapplied().is_empty() {
-        if !channel.applier_runs() {
-            session.run(STATEMENT, "START REPLICA SQL_THREAD").await?;
-        }
-        return Err(channel.unapplied_error());
+    if !channel.receiver_stopped() {
+        session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
     }
+    apply_received(session).await?;
     session.run(STATEMENT, "STOP REPLICA").await?;
     session.run(STATEMENT, "RESET REPLICA ALL").await?;
     session.run(STATEMENT, "SET GLOBAL rpl_semi_sync_replica_enabled = OFF").await?;
     Ok(())
+}
+
+/// Waits until what was received is applied. The receiver is stopped, so this has an end.
+async fn apply_received(session: &mut Session) -> Result<(), OrderError> {
+    let deadline = Instant::now() + UNTIL_APPLIED;
+    let mut started = false;
+    loop {
+        let channel = Channel::read(session).await?;
+        if channel.unapplied().is_empty() {
+            return Ok(());
+        }
+        // An applier that stopped though it was started has an error, which is in the refusal.
+        if Instant::now() >= deadline || (started && !channel.applier_runs()) {
+            return Err(channel.unapplied_error());
+        }
+        if !channel.applier_runs() {
+            session.run(STATEMENT, "START REPLICA SQL_THREAD").await?;
+        }
+        started = true;
+        sleep(APPLIER_POLL).await;
+    }
 }
 
 /// Makes commits wait for acknowledgements, before any commit is possible.
