@@ -78,6 +78,13 @@ pub struct RunArgs {
     /// Name that other instances reach this one by; that of the pod in its headless Service by default.
     #[arg(long, env = "FLEET_REPORT_HOST")]
     pub report_host: Option<String>,
+    /// Host of the API server, as Kubernetes tells every pod; outside of one the instance does not notice that it
+    /// is isolated.
+    #[arg(long, env = "KUBERNETES_SERVICE_HOST")]
+    pub api_server_host: Option<String>,
+    /// Port of the API server.
+    #[arg(long, env = "KUBERNETES_SERVICE_PORT", default_value_t = 443, value_parser = clap::value_parser!(u16).range(1..))]
+    pub api_server_port: u16,
     /// Seconds that mysqld may take to end after a signal, before it is killed.
     #[arg(long, env = "FLEET_SHUTDOWN_SECONDS", default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub shutdown_seconds: u64,
@@ -136,6 +143,19 @@ pub struct Config {
     pub mysql_bind_address: Option<IpAddr>,
     /// What mysqld may take to end after a signal.
     pub shutdown: Duration,
+    /// The API server; `None` outside a pod.
+    pub api_server: Option<HostPort>,
+    /// The agents of all instances of the cluster, by the name of their headless Service.
+    pub agents: HostPort,
+}
+
+/// A name or address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// The name or address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
 }
 
 /// Every folder and file the agent uses.
@@ -164,6 +184,10 @@ impl Paths {
     /// The agent's own state on the volume.
     pub fn state(&self) -> PathBuf {
         self.volume.join("fleet")
+    }
+    /// Binary logs that are kept though their data were replaced.
+    pub fn archive(&self) -> PathBuf {
+        self.state().join("archive")
     }
     /// mysqld's socket.
     pub fn socket(&self) -> PathBuf {
@@ -230,6 +254,14 @@ impl Config {
             mysql_admin_port: args.mysql_admin_port,
             mysql_bind_address: args.mysql_bind_address,
             shutdown: Duration::from_secs(args.shutdown_seconds),
+            api_server: args
+                .api_server_host
+                .clone()
+                .map(|host| HostPort { host, port: args.api_server_port }),
+            agents: HostPort {
+                host: format!("{}-instances.{}.svc", args.cluster, args.namespace),
+                port: args.grpc_addr.port(),
+            },
         })
     }
 }
@@ -285,6 +317,7 @@ mod tests {
         assert_eq!(config.server_id, 103);
         assert_eq!(config.report_host, "orders-2.orders-instances.tenant-a.svc");
         assert_eq!(config.paths.data(), Path::new("/var/lib/mysql/data"));
+        assert_eq!(config.agents.host, "orders-instances.tenant-a.svc");
         assert_eq!(config.durability, Durability::Strict);
     }
 

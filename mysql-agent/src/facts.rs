@@ -92,6 +92,7 @@ pub async fn look(session: &mut Session) -> Result<Look, SqlError> {
     };
     let replication = session.row(DEADLINE, REPLICATION).await?.and_then(|row| replication(&row));
     let clone = session.row(DEADLINE, CLONE).await?.and_then(|row| clone(&row));
+    let recorded = recorded(session).await?;
     let server = ServerFacts {
         server_uuid: text(&row, "server_uuid"),
         server_id: small(&row, "server_id"),
@@ -104,7 +105,8 @@ pub async fn look(session: &mut Session) -> Result<Look, SqlError> {
         semi_sync_required_acks: small(&row, "required_acks"),
         semi_sync_clients: status("Rpl_semi_sync_source_clients").parse().unwrap_or(0),
         semi_sync_replica: status("Rpl_semi_sync_replica_status") == "ON",
-        recorded_term: recorded_term(session).await?,
+        recorded_term: recorded.term,
+        recorded_by: recorded.by,
     };
     Ok(Look {
         server,
@@ -115,11 +117,24 @@ pub async fn look(session: &mut Session) -> Result<Look, SqlError> {
     })
 }
 
-/// The highest term in `mysql_fleet.term`, 0 where there is none.
-pub async fn recorded_term(session: &mut Session) -> Result<u64, SqlError> {
-    match session.row(DEADLINE, "SELECT MAX(term) AS term FROM mysql_fleet.term").await {
-        Ok(row) => Ok(row.and_then(|row| number(&row, "term")).unwrap_or(0)),
-        Err(error) if error.code().is_some_and(|code| ABSENT.contains(&code)) => Ok(0),
+/// The row of the highest term in `mysql_fleet.term`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// The term, 0 where there is none.
+    pub term: u64,
+    /// server_uuid of the instance that recorded it.
+    pub by: String,
+}
+
+/// Reads it.
+pub async fn recorded(session: &mut Session) -> Result<Recorded, SqlError> {
+    const HIGHEST: &str = "SELECT term, server_uuid FROM mysql_fleet.term ORDER BY term DESC LIMIT 1";
+    match session.row(DEADLINE, HIGHEST).await {
+        Ok(row) => Ok(row.map_or_else(Recorded::default, |row| Recorded {
+            term: number(&row, "term").unwrap_or(0),
+            by: text(&row, "server_uuid"),
+        })),
+        Err(error) if error.code().is_some_and(|code| ABSENT.contains(&code)) => Ok(Recorded::default()),
         Err(error) => Err(error),
     }
 }

@@ -1,8 +1,8 @@
 //! What the parts of the agent share of the instance.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use fleet_proto::agent::v1::{CloneFacts, CloneState};
@@ -20,17 +20,31 @@ pub struct Instance {
     pub process: Handle,
     /// Asks for a look at mysqld now, since an order changed it.
     pub look: Notify,
-    /// The start of mysqld that was opened, 0 for none. Every start boots closed, so an older number says
-    /// that the running one is closed.
-    opened: AtomicU64,
+    /// The start of mysqld that was opened last. Every start boots closed, so that of an older one says that
+    /// the running one is closed.
+    opened: Mutex<Option<Opened>>,
+    /// For how long the instance has been isolated.
+    isolated: Mutex<Option<Duration>>,
     /// The copy that the agent has begun and not seen the end of, or that failed before mysqld kept it.
     clone: Mutex<Option<CloneFacts>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    generation: u64,
+    acks: u32,
 }
 
 impl Instance {
     /// An instance that is closed.
     pub fn new(process: Handle) -> Self {
-        Self { process, look: Notify::new(), opened: AtomicU64::new(0), clone: Mutex::new(None) }
+        Self {
+            process,
+            look: Notify::new(),
+            opened: Mutex::default(),
+            isolated: Mutex::default(),
+            clone: Mutex::default(),
+        }
     }
 
     /// The process as it is now.
@@ -45,18 +59,36 @@ impl Instance {
 
     /// Whether the running mysqld may be open: set before it is opened, cleared once it is known to be closed.
     pub fn may_be_open(&self) -> bool {
+        self.required_acks().is_some()
+    }
+
+    /// Acknowledgements that the commits of an open mysqld wait for; `None` where none may be open.
+    pub fn required_acks(&self) -> Option<u32> {
         let status = self.now();
-        status.login.is_some() && self.opened.load(Ordering::SeqCst) == status.generation
+        let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened
+            .filter(|opened| status.login.is_some() && opened.generation == status.generation)
+            .map(|opened| opened.acks)
     }
 
     /// Notes that a start of mysqld is about to be opened.
-    pub fn opening(&self, generation: u64) {
-        self.opened.store(generation, Ordering::SeqCst);
+    pub fn opening(&self, generation: u64, acks: u32) {
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(Opened { generation, acks });
     }
 
     /// Notes that the running mysqld was seen closed, with no commit waiting.
     pub fn closed(&self) {
-        self.opened.store(0, Ordering::SeqCst);
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// For how long the instance has been isolated; `None` while it is not.
+    pub fn isolated_for(&self) -> Option<Duration> {
+        *self.isolated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets it.
+    pub fn set_isolated_for(&self, isolated: Option<Duration>) {
+        *self.isolated.lock().unwrap_or_else(PoisonError::into_inner) = isolated;
     }
 
     /// The copy that overrules what mysqld says of copies.

@@ -3,15 +3,18 @@
 //! The agent prepares the data directory, starts mysqld and starts it again, looks at it all the time and
 //! streams what it sees, and follows the orders of its shard. It decides nothing that needs the state of
 //! another instance. Its own decisions are those that keep an acknowledged write: every mysqld boots closed,
-//! only an order of the newest term opens it, and an open one is never ended politely.
+//! only an order of the newest term opens it, an open one is never ended politely, and an open one that has lost
+//! everybody is ended.
 //!
 //! ```text
 //! run ─┬─ supervisor   prepares, starts and waits for mysqld
 //!      ├─ observer     looks at it and publishes facts
-//!      ├─ service      gRPC: facts out, orders in ── orders   follow, open, close, clone
+//!      ├─ service      gRPC: facts out, orders in ── orders   follow, open, close, clone, fence
+//!      ├─ archive      removes old archives of binary logs
 //!      └─ stop         the end
 //! ```
 
+mod archive;
 mod cgroup;
 pub mod config;
 mod datadir;

@@ -1,11 +1,13 @@
 //! Looks at mysqld all the time and publishes the facts of the instance.
+//!
+//! Facts go out once a second also while mysqld does not answer: a look waits for it, the facts do not.
 
 use std::{sync::Arc, time::Duration};
 
 use fleet_proto::agent::v1::{CloneFacts, CloneState, InstanceFacts, ProcessState};
 use tokio::{
     sync::watch,
-    time::{Instant, MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -30,17 +32,37 @@ const LONGEST_WAIT: Duration = Duration::from_hours(45 * 24);
 /// The observer of one instance.
 #[derive(Debug)]
 pub struct Observer {
+    volume: Arc<Volume>,
+    instance: Arc<Instance>,
+    eye: Eye,
+    publisher: Publisher,
+    waiting_since: Option<Instant>,
+    unguarded: bool,
+}
+
+/// What looks at mysqld.
+#[derive(Debug)]
+struct Eye {
+    instance: Arc<Instance>,
+    session: Option<(u64, Session)>,
+}
+
+/// What makes facts of it.
+#[derive(Debug)]
+struct Publisher {
     config: Arc<Config>,
     volume: Arc<Volume>,
     instance: Arc<Instance>,
     facts: watch::Sender<Published>,
-    session: Option<(u64, Session)>,
     fixed: InstanceFacts,
     clone: Option<CloneFacts>,
     published: Option<Instant>,
-    waiting_since: Option<Instant>,
-    unguarded: bool,
+    /// When mysqld answered last.
+    answered: Option<Instant>,
 }
+
+/// The term that was followed when a look began, or why it can't be read.
+type TermBefore = Result<u64, String>;
 
 impl Observer {
     /// An observer and its facts.
@@ -59,18 +81,18 @@ impl Observer {
             ..InstanceFacts::default()
         };
         let (facts, receiver) = watch::channel(Published { facts: fixed.clone(), at: Instant::now() });
-        let observer = Self {
+        let publisher = Publisher {
             config,
-            volume,
-            instance,
+            volume: Arc::clone(&volume),
+            instance: Arc::clone(&instance),
             facts,
-            session: None,
             fixed,
             clone: None,
             published: None,
-            waiting_since: None,
-            unguarded: false,
+            answered: None,
         };
+        let eye = Eye { instance: Arc::clone(&instance), session: None };
+        let observer = Self { volume, instance, eye, publisher, waiting_since: None, unguarded: false };
         (observer, receiver)
     }
 
@@ -87,44 +109,43 @@ impl Observer {
                 changed = process.changed() => if changed.is_err() { return },
             }
             let status = process.borrow_and_update().clone();
-            let look = self.look(&status).await;
+            // Before the look, for the shard takes a receiver that is stopped in a term for one that no order of a
+            // lower term will start. A term that was persisted during the look may be younger than what the look
+            // saw: an order of the term before it may have stopped the receiver only to start it again.
+            let term = self.volume.term().map_err(|error| error.to_string());
+            let look = self.look(&status, &term).await;
             let at = Instant::now();
             if let Some(look) = &look {
                 self.guard(look).await;
                 self.settle_clone(look).await;
             }
-            let looked_at = status.generation;
-            // The look may have moved it on.
-            let status = process.borrow_and_update().clone();
-            // What a mysqld said that has ended since must not be shown as its successor's.
-            let look = look.filter(|_| status.login.is_some() && status.generation == looked_at);
-            self.publish(&status, look, at);
+            // The look may have moved it on, and what a mysqld said that has ended since must not be shown as its
+            // successor's.
+            let now = process.borrow_and_update().clone();
+            let look = look.filter(|_| now.login.is_some() && now.generation == status.generation);
+            self.publisher.publish(&now, &term, look, at);
         }
     }
 
-    async fn look(&mut self, status: &ProcessStatus) -> Option<Look> {
-        let login = status.login.as_ref()?;
-        match self.ask(status.generation, login).await {
-            Ok(look) => {
-                self.instance.process.answers(status.generation, None);
-                Some(look)
+    /// Looks at mysqld, and goes on publishing while it makes the look wait.
+    async fn look(&mut self, status: &ProcessStatus, term: &TermBefore) -> Option<Look> {
+        // Facts that hold what mysqld said are not replaced before it had a second to say it anew.
+        let patience = Instant::now() + PUBLISH;
+        let looking = self.eye.look(status);
+        tokio::pin!(looking);
+        let look = loop {
+            let due = self.publisher.due();
+            let due = if self.publisher.holds_answer() { due.max(patience) } else { due };
+            tokio::select! {
+                biased;
+                look = &mut looking => break look,
+                () = sleep_until(due) => self.publisher.publish(&self.instance.now(), term, None, Instant::now()),
             }
-            Err(error) => {
-                self.session = None;
-                self.instance.process.answers(status.generation, Some(&error.to_string()));
-                None
-            }
-        }
-    }
-
-    async fn ask(&mut self, generation: u64, login: &crate::sql::Login) -> Result<Look, SqlError> {
-        let mut session = match self.session.take() {
-            Some((of, session)) if of == generation => session,
-            _ => Session::open(login).await?,
         };
-        let look = facts::look(&mut session).await?;
-        self.session = Some((generation, session));
-        Ok(look)
+        if look.is_some() {
+            self.publisher.answered = Some(Instant::now());
+        }
+        look
     }
 
     /// Kills an open mysqld that is about to acknowledge, or does acknowledge, what no acker holds.
@@ -173,12 +194,55 @@ impl Observer {
             tracing::error!("{error}");
         }
     }
+}
 
-    fn publish(&mut self, status: &ProcessStatus, look: Option<Look>, at: Instant) {
-        let (term, damage) = match self.volume.term() {
-            Ok(term) => (term, None),
-            Err(error) => (0, Some(error.to_string())),
+impl Eye {
+    async fn look(&mut self, status: &ProcessStatus) -> Option<Look> {
+        let login = status.login.as_ref()?;
+        match self.ask(status.generation, login).await {
+            Ok(look) => {
+                self.instance.process.answers(status.generation, None);
+                Some(look)
+            }
+            Err(error) => {
+                self.session = None;
+                self.instance.process.answers(status.generation, Some(&error.to_string()));
+                None
+            }
+        }
+    }
+
+    async fn ask(&mut self, generation: u64, login: &crate::sql::Login) -> Result<Look, SqlError> {
+        let mut session = match self.session.take() {
+            Some((of, session)) if of == generation => session,
+            _ => Session::open(login).await?,
         };
+        let look = facts::look(&mut session).await?;
+        self.session = Some((generation, session));
+        Ok(look)
+    }
+}
+
+impl Publisher {
+    /// When facts are to be published though nothing has changed.
+    fn due(&self) -> Instant {
+        self.published.map_or_else(Instant::now, |at| at + PUBLISH)
+    }
+
+    /// Whether the published facts have what mysqld says.
+    fn holds_answer(&self) -> bool {
+        self.facts.borrow().server.is_some()
+    }
+
+    fn publish(&mut self, status: &ProcessStatus, term: &TermBefore, look: Option<Look>, at: Instant) {
+        let (term, damage) = match term {
+            Ok(term) => (*term, None),
+            Err(problem) => (0, Some(problem.clone())),
+        };
+        let silent_for = self
+            .answered
+            .filter(|_| look.is_none() && status.login.is_some() && status.answered)
+            .map(|at| at.elapsed());
         let replaced = !matches!(self.volume.replacement(), Ok(None)) && !self.instance.cloning();
         let (disk_total_bytes, disk_free_bytes) = volume::disk_space(self.config.paths.volume());
         if let Some(look) = &look {
@@ -204,17 +268,21 @@ impl Observer {
                 replaced,
                 &status.failed_starts,
             ),
+            silent_for: silent_for.and_then(|silent| silent.try_into().ok()),
+            isolated_for: self.instance.isolated_for().and_then(|isolated| isolated.try_into().ok()),
             ..self.fixed.clone()
         };
-        self.facts.send_if_modified(|published| {
-            let due = self.published.is_none_or(|at| at.elapsed() >= PUBLISH);
-            let changed = without_clock(&published.facts) != without_clock(&facts);
-            if due || changed {
+        let due = self.due() <= Instant::now();
+        let sent = self.facts.send_if_modified(|published| {
+            let news = due || without_clock(&published.facts) != without_clock(&facts);
+            if news {
                 *published = Published { facts, at };
-                self.published = Some(Instant::now());
             }
-            due || changed
+            news
         });
+        if sent {
+            self.published = Some(Instant::now());
+        }
     }
 }
 
@@ -255,9 +323,15 @@ fn told(status: &ProcessStatus) -> ProcessState {
     }
 }
 
-/// Facts without what changes all the time.
+/// Facts without what changes all the time. That a silence or an isolation begins or ends is news.
 fn without_clock(facts: &InstanceFacts) -> InstanceFacts {
-    InstanceFacts { observed_at: None, disk_free_bytes: 0, ..facts.clone() }
+    InstanceFacts {
+        observed_at: None,
+        disk_free_bytes: 0,
+        silent_for: facts.silent_for.map(|_| prost_types::Duration::default()),
+        isolated_for: facts.isolated_for.map(|_| prost_types::Duration::default()),
+        ..facts.clone()
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::{
+    archive,
     config::{Config, RunArgs},
     facts::Published,
     instance::Instance,
@@ -124,6 +125,7 @@ async fn instance(
         "certificates",
         identity.clone().watch_dir(config.paths.tls.clone(), RETRY, inner.clone()),
     );
+    parts.essential("archives", infallible(archive::expire(config.paths.archive(), inner.clone())));
     parts.essential("reload-tls", infallible(reload_tls(identity, Arc::clone(&instance), inner.clone())));
     parts.essential("mysqld", {
         let (signal, inner, patience) = (signal.clone(), inner.clone(), config.shutdown);

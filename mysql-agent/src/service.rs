@@ -3,9 +3,9 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use fleet_proto::agent::v1::{
-    CloseRequest, CloseResponse, FollowRequest, FollowResponse, InstanceFacts, OpenRequest, OpenResponse,
-    StartCloneRequest, StartCloneResponse, WatchInstanceRequest, WatchInstanceResponse,
-    agent_service_server::AgentService,
+    CloseRequest, CloseResponse, FenceRequest, FenceResponse, FollowRequest, FollowResponse, InstanceFacts,
+    OpenRequest, OpenResponse, StartCloneRequest, StartCloneResponse, WatchInstanceRequest,
+    WatchInstanceResponse, agent_service_server::AgentService,
 };
 use fleet_runtime::{grpc::require_role, tls::Role};
 use tokio::sync::watch;
@@ -83,9 +83,16 @@ impl AgentService for Service {
         &self,
         request: Request<StartCloneRequest>,
     ) -> Result<Response<StartCloneResponse>, Status> {
-        let (orders, StartCloneRequest { term, donor, expendable_gtids }) = self.order(request)?;
-        to_the_end(orders.start_clone(term, donor, expendable_gtids)).await?;
+        let (orders, StartCloneRequest { term, donor, expendable_gtids, archive_gtids }) =
+            self.order(request)?;
+        to_the_end(orders.start_clone(term, donor, expendable_gtids, archive_gtids)).await?;
         Ok(Response::new(StartCloneResponse {}))
+    }
+
+    async fn fence(&self, request: Request<FenceRequest>) -> Result<Response<FenceResponse>, Status> {
+        let (orders, FenceRequest { term }) = self.order(request)?;
+        to_the_end(orders.fence(term)).await?;
+        Ok(Response::new(FenceResponse {}))
     }
 }
 

@@ -7,6 +7,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Address, LookAfter, OrderError, Orders, lost};
 use crate::{
+    archive,
     sql::{Session, SqlError, text, truth},
     supervisor::ProcessStatus,
     users::{Credentials, quoted},
@@ -28,6 +29,7 @@ impl Orders {
         term: u64,
         donor: Option<Endpoint>,
         expendable: String,
+        archived: String,
     ) -> Result<(), OrderError> {
         let donor = Address::check(donor, "donor")?;
         let mut state = self.admit(term).await?;
@@ -42,6 +44,9 @@ impl Orders {
         let mut session = self.running().await?.session;
         session.run(STATEMENT, "STOP REPLICA").await?;
         let empty = self.check_expendable(&mut session, &expendable).await?;
+        if !empty {
+            self.archive(&mut session, &archived).await?;
+        }
         self.instance.set_clone_override(Some(CloneFacts {
             state: CloneState::Running.into(),
             donor_host: donor.host.clone(),
@@ -62,17 +67,30 @@ impl Orders {
              @@GLOBAL.gtid_executed = '' AS holds_none, @@GLOBAL.super_read_only AS closed",
             quoted(expendable)
         );
-        let row = match session.row(STATEMENT, &query).await {
-            Err(error) if error.code() == Some(MALFORMED_SET) => {
-                return Err(OrderError::Invalid { field: "expendable_gtids", problem: error.to_string() });
-            }
-            other => other?.ok_or(SqlError::NotRunning)?,
-        };
+        let row =
+            session.row(STATEMENT, &query).await.map_err(|error| set_error("expendable_gtids", error))?;
+        let row = row.ok_or(SqlError::NotRunning)?;
         if !truth(&row, "closed") {
             return Err(OrderError::Open);
         }
         let kept: String = text(&row, "kept").split_whitespace().collect();
         if kept.is_empty() { Ok(truth(&row, "holds_none")) } else { Err(OrderError::NotExpendable(kept)) }
+    }
+
+    /// Keeps the binary logs of what is worth a look once its data are gone. mysqld still runs, but is closed and
+    /// follows nobody: what it holds of the set is complete in its files.
+    async fn archive(&self, session: &mut Session, gtids: &str) -> Result<(), OrderError> {
+        let tail = archive::find(session, gtids).await.map_err(|error| set_error("archive_gtids", error))?;
+        let Some(tail) = tail else { return Ok(()) };
+        let (data, root) = (self.config.paths.data(), self.config.paths.archive());
+        let keep = move || archive::keep(&tail, &data, &root, jiff::Timestamp::now());
+        let folder = tokio::task::spawn_blocking(keep).await.map_err(|_| OrderError::Stopping)??;
+        tracing::warn!(
+            gtids,
+            "keeps the binary logs of transactions that are given up in {}",
+            folder.display()
+        );
+        Ok(())
     }
 
     /// Copies to the end, and shows why it failed if it did.
@@ -138,5 +156,13 @@ impl Orders {
         } else {
             Err(OrderError::NotStarted { reason: status.failed_starts.reason })
         }
+    }
+}
+
+fn set_error(field: &'static str, error: SqlError) -> OrderError {
+    if error.code() == Some(MALFORMED_SET) {
+        OrderError::Invalid { field, problem: error.to_string() }
+    } else {
+        error.into()
     }
 }

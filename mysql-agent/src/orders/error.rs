@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use crate::{sql::SqlError, users::CredentialsError, volume::VolumeError};
+use crate::{archive::ArchiveError, sql::SqlError, users::CredentialsError, volume::VolumeError};
 
 /// Why an order was not followed.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +71,9 @@ pub enum OrderError {
     /// Credentials of the replication user.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
+    /// Binary logs to keep.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// State on the volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),
@@ -88,6 +91,7 @@ impl From<OrderError> for Status {
             | OrderError::Open
             | OrderError::NotExpendable(_)
             | OrderError::Credentials(_)
+            | OrderError::Archive(_)
             | OrderError::Volume(_) => Code::FailedPrecondition,
             OrderError::Invalid { .. } => Code::InvalidArgument,
             OrderError::Superseded => Code::Aborted,

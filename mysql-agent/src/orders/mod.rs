@@ -6,10 +6,14 @@
 mod clone;
 mod close;
 mod error;
+mod fence;
 mod follow;
 mod open;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use fleet_proto::agent::v1::{Endpoint, ProcessState};
 use tokio::sync::{Mutex, MutexGuard};
@@ -42,6 +46,12 @@ pub struct Orders {
     volume: Arc<Volume>,
     instance: Arc<Instance>,
     state: Mutex<State>,
+    /// The highest term of a fencing that was begun, whether it has had its turn or not.
+    fencing: AtomicU64,
+    /// The term that was fenced last; orders of lower ones have left nothing.
+    fenced: AtomicU64,
+    /// The last start of mysqld that an order has acted on, 0 for none.
+    touched: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +78,15 @@ struct Address {
 impl Orders {
     /// Orders for an instance.
     pub fn new(config: Arc<Config>, volume: Arc<Volume>, instance: Arc<Instance>) -> Arc<Self> {
-        Arc::new(Self { config, volume, instance, state: Mutex::default() })
+        Arc::new(Self {
+            config,
+            volume,
+            instance,
+            state: Mutex::default(),
+            fencing: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
+            touched: AtomicU64::new(0),
+        })
     }
 
     /// Takes no order from here on and ends what still runs. Returns once nothing of it can reach mysqld.
@@ -85,10 +103,7 @@ impl Orders {
         if state.retired {
             return Err(OrderError::Stopping);
         }
-        let kept = self.volume.term()?;
-        if term < kept {
-            return Err(OrderError::LowerTerm { given: term, kept });
-        }
+        let kept = self.not_of_the_past(term)?;
         if term > kept {
             let volume = Arc::clone(&self.volume);
             tokio::task::spawn_blocking(move || volume.keep_term(term))
@@ -99,7 +114,18 @@ impl Orders {
         Ok(state)
     }
 
-    /// A session with a mysqld whose data are whole.
+    /// Refuses a term below the kept one, or below one that an instance is being fenced for: such an order
+    /// need not wait for its turn. Returns the kept one.
+    fn not_of_the_past(&self, term: u64) -> Result<u64, OrderError> {
+        let kept = self.volume.term()?;
+        let highest = kept.max(self.fencing.load(Ordering::SeqCst));
+        if term < highest {
+            return Err(OrderError::LowerTerm { given: term, kept: highest });
+        }
+        Ok(kept)
+    }
+
+    /// A session with a mysqld whose data are whole, and which counts as touched from here on.
     async fn running(&self) -> Result<Running, OrderError> {
         if self.instance.cloning() || self.volume.replacement()?.is_some() {
             return Err(OrderError::Cloning);
@@ -112,6 +138,7 @@ impl Orders {
             .as_ref()
             .filter(|_| status.state == ProcessState::Running)
             .ok_or_else(not_running)?;
+        self.touched.store(status.generation, Ordering::SeqCst);
         Ok(Running { session: Session::open(login).await?, generation: status.generation })
     }
 

@@ -99,7 +99,7 @@ impl Orders {
         let (closed, enabled) = (truth(&server, "closed"), truth(&server, "enabled"));
         let guarded = enabled == (acks > 0) && (acks == 0 || number(&server, "acks") == Some(acks.into()));
         let writable = !closed && !truth(&server, "read_only") && self.instance.may_be_open();
-        if writable && guarded && facts::recorded_term(&mut session).await? == term {
+        if writable && guarded && facts::recorded(&mut session).await?.term == term {
             return Ok(None);
         }
         tracing::info!(term, acks, "opens");
@@ -115,7 +115,7 @@ impl Orders {
             }
         }
         guard_commits(&mut session, acks).await?;
-        self.instance.opening(generation);
+        self.instance.opening(generation, acks);
         session.run(STATEMENT, "SET GLOBAL super_read_only = OFF").await?;
         let known = text(&server, "known") != "0";
         let (sender, outcome) = watch::channel(None);

@@ -14,8 +14,8 @@ use std::{
 };
 
 use fleet_proto::agent::v1::{
-    CloseRequest, Endpoint, FollowRequest, InstanceFacts, OpenRequest, ProcessState, StartCloneRequest,
-    WatchInstanceRequest, agent_service_client::AgentServiceClient,
+    CloseRequest, Endpoint, FenceRequest, FollowRequest, InstanceFacts, OpenRequest, ProcessState,
+    StartCloneRequest, WatchInstanceRequest, agent_service_client::AgentServiceClient,
 };
 use fleet_runtime::{
     grpc,
@@ -101,15 +101,20 @@ impl World {
 
     /// Starts an instance, fresh or on the data it left.
     pub fn start(&self, ordinal: u16) -> Instance {
-        self.start_by(ordinal, false)
+        self.start_by(ordinal, false, &[])
+    }
+
+    /// Starts an instance that believes to be in a pod, whose API server and neighbours can't be reached.
+    pub fn start_cut_off(&self, ordinal: u16) -> Instance {
+        self.start_by(ordinal, false, &["--api-server-host", "192.0.2.1"])
     }
 
     /// Starts an instance in a pid namespace of its own, as in a container.
     pub fn start_as_pid_1(&self, ordinal: u16) -> Instance {
-        self.start_by(ordinal, true)
+        self.start_by(ordinal, true, &[])
     }
 
-    fn start_by(&self, ordinal: u16, pid_namespace: bool) -> Instance {
+    fn start_by(&self, ordinal: u16, pid_namespace: bool, more: &[&str]) -> Instance {
         let dir = self.dir.join(ordinal.to_string());
         for name in ["volume", "run", "tmp", "config", "tls"] {
             fs::create_dir_all(dir.join(name)).unwrap();
@@ -148,6 +153,7 @@ impl World {
             .args(["--config-dir", &path("config"), "--tls-dir", &path("tls"), "--users-dir", &path("users")])
             .args(["--mysql-bind-address", "127.0.0.1", "--mysql-port", &first.to_string()])
             .args(["--mysql-admin-port", &(first + 3).to_string()])
+            .args(more)
             .args(["--grpc-addr", &address(1).to_string(), "--health-addr", &address(2).to_string()])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -285,12 +291,31 @@ impl Instance {
         self.agent().await.close(CloseRequest { term }).await.map(drop)
     }
 
+    pub async fn fence(&self, term: u64) -> Result<(), Status> {
+        self.agent().await.fence(FenceRequest { term }).await.map(drop)
+    }
+
     pub async fn start_clone(&self, term: u64, donor: &Self, expendable: &str) -> Result<(), Status> {
         self.start_clone_from(term, donor.endpoint(), expendable).await
     }
 
     pub async fn start_clone_from(&self, term: u64, donor: Endpoint, expendable: &str) -> Result<(), Status> {
-        let request = StartCloneRequest { term, donor: Some(donor), expendable_gtids: expendable.to_owned() };
+        self.start_clone_keeping(term, donor, expendable, "").await
+    }
+
+    pub async fn start_clone_keeping(
+        &self,
+        term: u64,
+        donor: Endpoint,
+        expendable: &str,
+        archived: &str,
+    ) -> Result<(), Status> {
+        let request = StartCloneRequest {
+            term,
+            donor: Some(donor),
+            expendable_gtids: expendable.to_owned(),
+            archive_gtids: archived.to_owned(),
+        };
         self.agent().await.start_clone(request).await.map(drop)
     }
 

@@ -181,31 +181,37 @@ async fn strangers_and_old_terms_are_refused(world: &World, primary: &Instance) 
     assert_eq!(primary.value("SELECT @@GLOBAL.super_read_only").await, "0");
 }
 
-/// The first replica takes over; what the second had received but not applied is still applied though its
-/// source changes.
+fn open_in(term: u64) -> impl Fn(&InstanceFacts) -> bool {
+    move |facts| facts.server.as_ref().is_some_and(|server| !server.read_only && server.recorded_term == term)
+}
+
+/// The first replica takes over; what both had received but not applied is still applied, though the one is
+/// opened and the source of the other changes.
 async fn role_change_keeps_what_was_received([primary, first, second]: &[Instance; 3]) {
-    second.system().await.query_drop("STOP REPLICA SQL_THREAD").await.unwrap();
+    for replica in [first, second] {
+        replica.system().await.query_drop("STOP REPLICA SQL_THREAD").await.unwrap();
+    }
     let mut writer = primary.client("writer").await.unwrap();
     writer.query_drop("INSERT INTO app.t VALUES (3)").await.unwrap();
-    until("it is received", || second.value(
-        "SELECT GTID_SUBTRACT(RECEIVED_TRANSACTION_SET, @@GLOBAL.gtid_executed) <> '' FROM performance_schema.replication_connection_status",
-    ), |found| found == "1").await;
+    for replica in [first, second] {
+        until("it is received", || replica.value(
+            "SELECT GTID_SUBTRACT(RECEIVED_TRANSACTION_SET, @@GLOBAL.gtid_executed) <> '' FROM performance_schema.replication_connection_status",
+        ), |found| found == "1").await;
+    }
     primary.close(2).await.unwrap();
     primary.wait("closed", closed).await;
     first.close(2).await.unwrap();
     second.close(2).await.unwrap();
     first.wait("of the new term", |facts| facts.term == 2).await;
 
-    let refused = second.open(2, 1).await;
-    if let Err(status) = refused {
-        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-        assert!(status.message().contains("not applied"), "{status}");
-    }
-    until("all is applied", || count(first), |found| found == "3").await;
     second.follow(2, first).await.unwrap();
     primary.wait_running().await;
     primary.follow(2, first).await.unwrap();
+    // Its own applier is stopped: the order starts it, and waits for it.
     first.open(2, 1).await.unwrap();
+    assert_eq!(count(first).await, "3");
+    let by = first.wait("open", open_in(2)).await.server.unwrap();
+    assert_eq!(by.recorded_by, by.server_uuid);
     let mut writer = first.client("writer").await.unwrap();
     writer.query_drop("INSERT INTO app.t VALUES (4)").await.unwrap();
     for replica in [primary, second] {
@@ -260,6 +266,127 @@ async fn unacknowledged_commits_are_never_answered_with_ok() {
     primary.wait("half open", half).await;
     primary.close(4).await.unwrap();
     primary.wait("closed", closed).await;
+}
+
+/// A source, open for term 1 with one required acknowledgement, and its only acker.
+async fn pair(source: &Instance, acker: &Instance) {
+    for instance in [source, acker] {
+        instance.wait_running().await;
+    }
+    acker.follow(1, source).await.unwrap();
+    acker.wait("acknowledging", |facts| facts.server.as_ref().is_some_and(|s| s.semi_sync_replica)).await;
+    source.open(1, 1).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fenced_source_answers_no_waiting_commit_and_its_tail_is_archived_before_it_is_rebuilt() {
+    let world = World::new(21500);
+    let [old, new] = [world.start(0), world.start(1)];
+    pair(&old, &new).await;
+    let mut writer = old.client("writer").await.unwrap();
+    writer.query_drop("CREATE SCHEMA app").await.unwrap();
+    writer.query_drop("CREATE TABLE app.t (a VARCHAR(40) PRIMARY KEY)").await.unwrap();
+    writer.query_drop("INSERT INTO app.t VALUES ('acknowledged')").await.unwrap();
+    new.close(1).await.unwrap();
+
+    let mut waiting = Vec::new();
+    for number in 0..5 {
+        let mut writer = old.client("writer").await.unwrap();
+        let insert = format!("INSERT INTO app.t VALUES ('unacknowledged {number}')");
+        waiting.push(tokio::spawn(async move { writer.query_drop(insert).await }));
+    }
+    let commits = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'INSERT INTO app.t%'";
+    until("all wait", || old.value(commits), |found| found == "5").await;
+    let before = old.mysqld();
+    old.fence(2).await.unwrap();
+    assert!(old.mysqld() != before, "it returns when the process has ended");
+    for client in waiting {
+        assert!(client.await.unwrap().is_err(), "no client may be told that its commit succeeded");
+    }
+    let facts = old.wait_running().await;
+    assert_eq!((facts.term, facts.mysqld_exits), (2, 0));
+    let server = facts.server.unwrap();
+    assert!(server.super_read_only && server.replication.is_none());
+    assert_eq!(count(&old).await, "6", "the unacknowledged tail is committed by crash recovery");
+
+    let booted = old.mysqld();
+    old.fence(2).await.unwrap();
+    assert_eq!(old.mysqld(), booted, "asked again, it does not kill again");
+    let refused = [old.open(1, 1).await, old.fence(1).await].map(|answer| answer.unwrap_err().code());
+    assert_eq!(refused, [Code::FailedPrecondition; 2]);
+
+    stopped_mysqld_is_silent_and_fenced(&new).await;
+
+    new.open(3, 0).await.unwrap();
+    let of_new = new.value("SELECT @@GLOBAL.gtid_executed").await;
+    let all = old.value("SELECT @@GLOBAL.gtid_executed").await;
+    let tail = old.value(&format!("SELECT GTID_SUBTRACT('{all}', '{of_new}')")).await;
+    assert!(!tail.is_empty());
+    let refused = old.start_clone_keeping(3, new.endpoint(), &all, "nonsense").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    let archive = old.dir.join("volume/fleet/archive");
+    assert!(!archive.exists());
+    old.start_clone_keeping(3, new.endpoint(), &all, &tail).await.unwrap();
+    old.wait("rebuilt", |facts| {
+        let state = facts.clone.as_ref().map(CloneFacts::state);
+        assert_ne!(state, Some(CloneState::Failed), "{facts:?}");
+        state == Some(CloneState::Completed) && facts.server.is_some()
+    })
+    .await;
+    assert_eq!(count(&old).await, "1");
+
+    let kept: Vec<_> = std::fs::read_dir(&archive).unwrap().flatten().collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let uuid = server.server_uuid;
+    assert!(kept[0].file_name().to_str().unwrap().ends_with(&uuid), "{kept:?}");
+    let files = std::fs::read_dir(kept[0].path()).unwrap().flatten();
+    let (logs, notes): (Vec<_>, Vec<_>) = files.partition(|file| file.file_name() != "gtids");
+    assert!(std::fs::read_to_string(notes[0].path()).unwrap().contains(&tail));
+    let bytes = logs.iter().flat_map(|log| std::fs::read(log.path()).unwrap()).collect::<Vec<_>>();
+    for number in 0..5 {
+        let row = format!("unacknowledged {number}");
+        assert!(bytes.windows(row.len()).any(|found| found == row.as_bytes()), "{row} is in {logs:?}");
+    }
+}
+
+/// Facts go on while mysqld is stopped, and say for how long it has been silent.
+async fn stopped_mysqld_is_silent_and_fenced(instance: &Instance) {
+    let before = instance.mysqld();
+    instance.signal_mysqld(Signal::SIGSTOP);
+    let silent = |facts: &InstanceFacts| facts.silent_for.is_some_and(|silent| silent.seconds >= 2);
+    let facts = instance.wait("silent", silent).await;
+    assert!(facts.server.is_none());
+    assert_eq!(facts.process_state(), ProcessState::Running);
+    let mut stream =
+        instance.agent().await.watch_instance(WatchInstanceRequest {}).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    for _ in 0..4 {
+        let next = timeout(Duration::from_millis(1900), stream.message()).await;
+        assert!(silent(&next.expect("facts come each second").unwrap().unwrap().facts.unwrap()));
+    }
+    instance.fence(3).await.unwrap();
+    assert!(instance.mysqld() != before);
+    let facts = instance.wait_running().await;
+    assert_eq!((facts.term, facts.silent_for), (3, None));
+    let server = facts.server.unwrap();
+    assert!(server.super_read_only && server.replication.unwrap().receiver() != ThreadState::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn isolated_source_is_killed_by_its_own_agent_and_a_watched_one_is_not() {
+    let world = World::new(21600);
+    let [source, acker] = [world.start_cut_off(0), world.start(1)];
+    let watching = source.agent().await.watch_instance(WatchInstanceRequest {}).await.unwrap().into_inner();
+    pair(&source, &acker).await;
+    let before = source.mysqld();
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    assert_eq!(source.mysqld(), before, "a shard watches it");
+    drop(watching);
+    let mysqld = || async { source.mysqld() };
+    until("another mysqld runs", mysqld, |now| now.is_some() && *now != before).await;
+    let facts = source.wait_running().await;
+    assert_eq!(facts.mysqld_exits, 0);
+    assert!(facts.server.unwrap().super_read_only);
 }
 
 #[tokio::test(flavor = "multi_thread")]

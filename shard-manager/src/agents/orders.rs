@@ -97,6 +97,7 @@ impl Order {
                         term,
                         donor: Some(Endpoint { host, port: port.into() }),
                         expendable_gtids: expendable,
+                        archive_gtids: String::new(),
                     })
                     .await
                     .map(drop),
