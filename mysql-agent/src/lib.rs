@@ -10,6 +10,7 @@
 //! run ─┬─ supervisor   prepares, starts and waits for mysqld
 //!      ├─ observer     looks at it and publishes facts
 //!      ├─ service      gRPC: facts out, orders in ── orders   follow, open, close, clone, fence
+//!      ├─ isolation    ends an open mysqld that reaches neither shard, API server nor ackers
 //!      ├─ archive      removes old archives of binary logs
 //!      └─ stop         the end
 //! ```
@@ -21,6 +22,7 @@ mod datadir;
 mod facts;
 pub mod install;
 mod instance;
+mod isolation;
 mod memory;
 mod metrics;
 mod mycnf;

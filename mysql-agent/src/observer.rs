@@ -231,7 +231,7 @@ impl Publisher {
 
     /// Whether the published facts have what mysqld says.
     fn holds_answer(&self) -> bool {
-        self.facts.borrow().server.is_some()
+        self.facts.borrow().facts.server.is_some()
     }
 
     fn publish(&mut self, status: &ProcessStatus, term: &TermBefore, look: Option<Look>, at: Instant) {

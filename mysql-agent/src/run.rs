@@ -20,6 +20,7 @@ use crate::{
     config::{Config, RunArgs},
     facts::Published,
     instance::Instance,
+    isolation::{self, Watchers},
     metrics::InstanceMetrics,
     observer::Observer,
     orders::Orders,
@@ -114,7 +115,9 @@ async fn instance(
     metrics.register(|registry| registry.register_collector(Box::new(InstanceMetrics(facts.clone()))));
     facts_out.send_replace(Some(facts.clone()));
     let orders = Orders::new(Arc::clone(&config), volume, Arc::clone(&instance));
-    let service = Service::new(config.namespace.clone(), Arc::clone(&orders), facts);
+    let watchers = Watchers::default();
+    let service =
+        Service::new(config.namespace.clone(), Arc::clone(&orders), facts.clone(), watchers.clone());
 
     // A child, since these end with the servers but their death must not leave mysqld behind.
     let inner = servers.child_token();
@@ -125,6 +128,9 @@ async fn instance(
         "certificates",
         identity.clone().watch_dir(config.paths.tls.clone(), RETRY, inner.clone()),
     );
+    let isolation =
+        isolation::watch(Arc::clone(&config), Arc::clone(&instance), facts, watchers, inner.clone());
+    parts.essential("isolation", infallible(isolation));
     parts.essential("archives", infallible(archive::expire(config.paths.archive(), inner.clone())));
     parts.essential("reload-tls", infallible(reload_tls(identity, Arc::clone(&instance), inner.clone())));
     parts.essential("mysqld", {

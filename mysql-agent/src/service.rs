@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     facts::Published,
+    isolation::Watchers,
     orders::{Orders, to_the_end},
 };
 
@@ -27,12 +28,18 @@ pub struct Service {
     namespace: String,
     orders: Arc<Orders>,
     facts: watch::Receiver<Published>,
+    watchers: Watchers,
 }
 
 impl Service {
-    /// A service that takes orders from the shard of `namespace`.
-    pub fn new(namespace: String, orders: Arc<Orders>, facts: watch::Receiver<Published>) -> Self {
-        Self { namespace, orders, facts }
+    /// A service that takes orders from the shard of `namespace`, and counts it in `watchers` while it watches.
+    pub fn new(
+        namespace: String,
+        orders: Arc<Orders>,
+        facts: watch::Receiver<Published>,
+        watchers: Watchers,
+    ) -> Self {
+        Self { namespace, orders, facts, watchers }
     }
 
     fn order<T>(&self, request: Request<T>) -> Result<(Arc<Orders>, T), Status> {
@@ -57,7 +64,12 @@ impl AgentService for Service {
     ) -> Result<Response<Self::WatchInstanceStream>, Status> {
         require_role(&request, &self.namespace, &[Role::Shard])?;
         let facts = fresh(self.facts.clone());
-        let stream = facts.map(|facts| Ok(WatchInstanceResponse { facts: Some(facts) }));
+        let watching = self.watchers.join();
+        let stream = facts.map(move |facts| {
+            // Held by the stream, which is dropped with its connection.
+            let _ = &watching;
+            Ok(WatchInstanceResponse { facts: Some(facts) })
+        });
         Ok(Response::new(Box::pin(stream)))
     }
 
