@@ -109,10 +109,13 @@ pub struct ClusterView {
     pub durability: Durability,
     /// The record of the current term, as last read.
     pub record: TermRecord,
+    /// The newest reign whose primary was seen to take writes, by the first term of the reign
+    /// ([`Decision::opened`](crate::Decision::opened)).
+    pub opened: Term,
     /// Ackers remembered from the last decision ([`Decision::ackers`](crate::Decision::ackers)).
     pub ackers: Vec<AckerIdentity>,
-    /// The instances: at least every wanted one and every one that has a pod. A wanted one that is missing
-    /// here counts as absent and unknown.
+    /// The instances: at least every wanted one and every one that has a pod or a volume. A wanted one that is
+    /// missing here counts as absent and unknown.
     pub instances: Vec<InstanceView>,
 }
 
@@ -123,6 +126,8 @@ pub struct InstanceView {
     pub id: InstanceId,
     /// State of its pod.
     pub pod: PodState,
+    /// Whether it has a volume that may hold data.
+    pub has_volume: bool,
     /// What its agent says.
     pub facts: Observed<InstanceFacts>,
 }

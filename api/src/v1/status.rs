@@ -22,6 +22,10 @@ pub struct MySQLClusterStatus {
     /// First of the terms in which this primary has been primary without a break.
     #[serde(default)]
     pub primary_since: i64,
+    /// The primarySince of the newest primary that was seen to take writes. A primary that looks as if it never
+    /// did, and was seen to, has lost its data.
+    #[serde(default)]
+    pub opened_since: i64,
     /// Number of instances whose acknowledgements count in this term.
     #[serde(default)]
     pub ackers: i32,

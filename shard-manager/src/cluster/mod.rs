@@ -159,6 +159,8 @@ impl Reconciler {
             memory.entry(uid.clone()).or_default().ackers.clone_from(&decision.ackers);
             drop(memory);
             let Some(record) = decision.record else {
+                // Before traffic goes there: what was written to it must never be taken for nothing.
+                cluster = self.publisher.remember_opened(cluster, decision.opened).await?;
                 return Ok(Decided { cluster, found, decision, details });
             };
             cluster = self.begin_term(&cluster, &uid, record).await?;

@@ -12,7 +12,7 @@ use fleet_topology::{
     InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts, ServerFacts, Term, TermRecord,
     ThreadState,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 
 use super::{dereference::Children, pod_problem};
@@ -61,7 +61,8 @@ pub fn observe(
     let name = cluster.name_any();
     let replicas = u32::try_from(cluster.spec.replicas).unwrap_or_default();
     let resolver = Resolver { cluster: &name, namespace: &cluster.namespace().unwrap_or_default() };
-    let mut ordinals: Vec<u32> = (0..replicas).chain(children.pods.keys().copied()).collect();
+    let volumes = children.claims.iter().filter(|(_, claim)| has_volume(claim)).map(|(ordinal, _)| *ordinal);
+    let mut ordinals: Vec<u32> = (0..replicas).chain(children.pods.keys().copied()).chain(volumes).collect();
     ordinals.sort_unstable();
     ordinals.dedup();
 
@@ -79,7 +80,12 @@ pub fn observe(
                 Err(message) => (unknown(unknown_for), Some(message)),
             },
         };
-        instances.push(InstanceView { id: InstanceId(ordinal), pod: pod_state(pod), facts: observed });
+        instances.push(InstanceView {
+            id: InstanceId(ordinal),
+            pod: pod_state(pod),
+            has_volume: claim.is_some_and(|claim| has_volume(claim)),
+            facts: observed,
+        });
         let problem = pod_problem.or(undecodable).or(problem);
         details.insert(ordinal, Detail { facts, problem });
     }
@@ -92,6 +98,7 @@ pub fn observe(
             v1::Durability::Relaxed => Durability::Relaxed,
         },
         record: record(&name, cluster.status.as_ref())?,
+        opened: opened(cluster.status.as_ref())?,
         ackers,
         instances,
     };
@@ -106,14 +113,6 @@ fn unknown<T>(age: std::time::Duration) -> Observed<T> {
 pub fn record(name: &str, status: Option<&MySQLClusterStatus>) -> Result<TermRecord, ObserveError> {
     let Some(status) = status.filter(|status| status.term != 0) else {
         return Ok(TermRecord::NONE);
-    };
-    let bad = |field, value: &dyn ToString, expected| ObserveError::Status {
-        field,
-        value: value.to_string(),
-        expected,
-    };
-    let term = |field, value: i64| {
-        u64::try_from(value).map(Term).map_err(|_| bad(field, &value, "a term is never negative"))
     };
     let primary = status
         .primary
@@ -134,6 +133,24 @@ pub fn record(name: &str, status: Option<&MySQLClusterStatus>) -> Result<TermRec
         primary_since: term("primarySince", status.primary_since)?,
         quorum,
     })
+}
+
+fn opened(status: Option<&MySQLClusterStatus>) -> Result<Term, ObserveError> {
+    term("openedSince", status.map(|status| status.opened_since).unwrap_or_default())
+}
+
+fn term(field: &'static str, value: i64) -> Result<Term, ObserveError> {
+    u64::try_from(value).map(Term).map_err(|_| bad(field, &value, "a term is never negative"))
+}
+
+fn bad(field: &'static str, value: &dyn ToString, expected: &'static str) -> ObserveError {
+    ObserveError::Status { field, value: value.to_string(), expected }
+}
+
+/// Whether a claim has a volume that stays, and so may hold data: one that waits for its volume holds none.
+fn has_volume(claim: &PersistentVolumeClaim) -> bool {
+    let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    bound && claim.metadata.deletion_timestamp.is_none()
 }
 
 fn pod_state(pod: Option<&Arc<Pod>>) -> PodState {
@@ -285,11 +302,42 @@ mod tests {
         for (field, edited) in [
             ("term", MySQLClusterStatus { term: -1, ..status() }),
             ("primary", MySQLClusterStatus { primary: Some("invoices-0".to_owned()), ..status() }),
+            ("openedSince", MySQLClusterStatus { opened_since: -1, ..status() }),
             ("requiredAcks", MySQLClusterStatus { required_acks: 9, ..status() }),
         ] {
-            let text = record("orders", Some(&edited)).unwrap_err().to_string();
+            let read = record("orders", Some(&edited)).and_then(|_| opened(Some(&edited)));
+            let text = read.unwrap_err().to_string();
             assert!(text.contains(&format!("status.{field}")), "{text}");
         }
+    }
+
+    fn claims(claims: serde_json::Value) -> Children {
+        let claims: Vec<PersistentVolumeClaim> = serde_json::from_value(claims).unwrap();
+        Children { claims: (0..).zip(claims.into_iter().map(Arc::new)).collect(), ..Children::default() }
+    }
+
+    #[test]
+    fn a_volume_without_a_pod_is_an_instance_though_it_is_not_wanted() {
+        let cluster: MySQLCluster = serde_json::from_value(serde_json::json!({
+            "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "metadata": {"name": "orders"},
+            "spec": {"replicas": 1, "version": "9.7", "storage": {"size": "1Gi"}},
+        }))
+        .unwrap();
+        let children = claims(serde_json::json!([
+            {"metadata": {}, "spec": {"volumeName": "a"}},
+            {"metadata": {}, "spec": {"volumeName": "b"}},
+            {"metadata": {}, "spec": {}, "status": {"phase": "Pending"}},
+            {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"volumeName": "c"}},
+        ]));
+        let unseen =
+            |_: &str| Sighting { facts: None, unknown_for: std::time::Duration::ZERO, problem: None };
+        let Observation { view, .. } = observe(&cluster, &children, unseen, Vec::new()).unwrap();
+        let seen: Vec<_> = view
+            .instances
+            .iter()
+            .map(|instance| (instance.id.0, instance.pod, instance.has_volume))
+            .collect();
+        assert_eq!(seen, [(0, PodState::Absent, true), (1, PodState::Absent, true)]);
     }
 
     #[test]

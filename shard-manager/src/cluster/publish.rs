@@ -11,14 +11,14 @@ use fleet_runtime::{
     apply::{Applier, ApplyError},
     lease::Gate,
 };
-use fleet_topology::TermRecord;
+use fleet_topology::{Term, TermRecord};
 use kube::{
     Client, Resource as _, ResourceExt as _,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use tokio::time::{Instant, timeout};
 
-use super::status::{same_but_positions, with_record};
+use super::status::{same_but_positions, with_opened, with_record};
 
 /// How often a status is written of which only positions in the stream of transactions have moved.
 const POSITIONS_EVERY: Duration = Duration::from_secs(10);
@@ -67,6 +67,18 @@ impl Publisher {
         record: &TermRecord,
     ) -> Result<MySQLCluster, ApplyError> {
         self.applier.patch_status(cluster, &with_record(cluster, record)).await
+    }
+
+    /// Remembers that a reign was opened, unless the cluster has changed since it was read.
+    pub async fn remember_opened(
+        &self,
+        cluster: MySQLCluster,
+        opened: Term,
+    ) -> Result<MySQLCluster, ApplyError> {
+        match with_opened(&cluster, opened) {
+            Some(status) => self.applier.patch_status(&cluster, &status).await,
+            None => Ok(cluster),
+        }
     }
 
     /// Tells of the term that has begun.

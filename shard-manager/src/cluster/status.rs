@@ -6,7 +6,7 @@ use fleet_api::{
     names,
     v1::{Condition, ConditionType, InstanceRole, InstanceStatus, MySQLCluster, MySQLClusterStatus, Phase},
 };
-use fleet_topology::{Decision, InstanceVerdict, Role, Standing, State, TermRecord};
+use fleet_topology::{Decision, InstanceVerdict, Role, Standing, State, Term, TermRecord};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
@@ -181,6 +181,13 @@ pub fn with_record(cluster: &MySQLCluster, record: &TermRecord) -> MySQLClusterS
     }
 }
 
+/// The status that remembers which reign was opened, and nothing else changed; `None` where it does already.
+pub fn with_opened(cluster: &MySQLCluster, opened: Term) -> Option<MySQLClusterStatus> {
+    let before = cluster.status.clone().unwrap_or_default();
+    let opened_since = i64::try_from(opened.0).unwrap_or(i64::MAX);
+    (before.opened_since != opened_since).then_some(MySQLClusterStatus { opened_since, ..before })
+}
+
 /// Whether two statuses say the same but for what moves with every transaction.
 pub fn same_but_positions(one: &MySQLClusterStatus, other: &MySQLClusterStatus) -> bool {
     let still = |status: &MySQLClusterStatus| {
@@ -324,7 +331,23 @@ impl<'a> Conditions<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::with_pods;
+    use super::*;
+
+    #[test]
+    fn an_opened_reign_is_written_once() {
+        let mut cluster = MySQLCluster::new(
+            "orders",
+            serde_json::from_value(serde_json::json!({
+                "version": "9.7", "storage": {"size": "1Gi"},
+            }))
+            .unwrap(),
+        );
+        assert_eq!(with_opened(&cluster, Term::NONE), None);
+        let status = with_opened(&cluster, Term(3)).unwrap();
+        assert_eq!(status.opened_since, 3);
+        cluster.status = Some(status);
+        assert_eq!(with_opened(&cluster, Term(3)), None);
+    }
 
     #[test]
     fn ordinals_become_pods_and_other_words_stay() {

@@ -2,7 +2,8 @@
 //!
 //! That is so for a new cluster, and for one whose record was lost or is older than its data (a restored
 //! backup of the API server). Nothing but the data itself can be trusted then, so every instance has to be
-//! heard: the transactions of one that is silent could be the ones that clients were told of.
+//! heard: the transactions of one that is silent could be the ones that clients were told of. So has every
+//! volume: one that is left of an instance that is not wanted gets a pod until a primary reigns.
 
 use super::decision::{Decision, InstanceVerdict, Role, Standing, Traffic};
 use super::state::State;
@@ -17,8 +18,8 @@ type Heard<'a> = (Member<'a>, &'a ServerFacts);
 /// Decides which instance the primary is to be, if that can be said.
 pub(super) fn decide(survey: &Survey<'_>) -> Decision {
     let asked: Vec<_> = survey
-        .members()
-        .filter(|member| survey.is_wanted(member.id) || member.pod != PodState::Absent)
+        .everybody()
+        .filter(|member| survey.is_wanted(member.id) || member.pod != PodState::Absent || member.has_volume)
         .collect();
     let heard: Vec<Heard<'_>> = asked.iter().filter_map(|member| Some((*member, member.ready()?))).collect();
     let silent: Vec<_> = asked.iter().filter(|member| member.ready().is_none()).collect();
@@ -130,7 +131,7 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
     Decision {
         state,
         message,
-        instances: survey.members().map(|member| verdict(survey, member)).collect(),
+        instances: survey.everybody().map(|member| verdict(survey, member)).collect(),
         record,
         orders: Vec::new(),
         traffic: Traffic {
@@ -142,8 +143,9 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
             undecided_replicas: traffic::reads_that_may_stay(survey),
             ..Traffic::default()
         },
+        opened: survey.view.opened,
         ackers: survey.view.ackers.clone(),
-        pods: survey.view.replicas.max(survey.pods_there_are()),
+        pods: survey.view.replicas.max(survey.pods_there_are()).max(survey.pods_of_volumes()),
     }
 }
 

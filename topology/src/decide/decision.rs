@@ -27,6 +27,8 @@ pub struct Decision {
     pub orders: Vec<Order>,
     /// Where traffic may go.
     pub traffic: Traffic,
+    /// The reign to remember as opened, in place of the one in the view, before traffic goes anywhere.
+    pub opened: Term,
     /// Ackers to remember for the next decision, in place of those in the view.
     pub ackers: Vec<AckerIdentity>,
     /// How many instances, counted from ordinal 0, have to have a pod: more than wanted while the quorum in

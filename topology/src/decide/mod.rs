@@ -35,7 +35,7 @@ pub use loss::SUSPECT_AFTER_MS;
 use self::decision::{Action, Decision, Order, Traffic};
 use self::state::State;
 use self::survey::Survey;
-use crate::observe::ClusterView;
+use crate::observe::{ClusterView, PodState};
 use crate::quorum::Quorum;
 
 /// Decides what is to be done about a cluster, from everything that is known of it.
@@ -73,8 +73,15 @@ fn undecided(view: &ClusterView, message: String) -> Decision {
             undecided_replicas: view.instances.iter().map(|instance| instance.id).collect(),
             ..Traffic::default()
         },
+        opened: view.opened,
         ackers: view.ackers.clone(),
-        pods: view.instances.iter().map(|instance| instance.id.0.saturating_add(1)).max().unwrap_or_default(),
+        pods: view
+            .instances
+            .iter()
+            .filter(|instance| instance.pod != PodState::Absent || instance.id.0 < view.replicas)
+            .map(|instance| instance.id.0.saturating_add(1))
+            .max()
+            .unwrap_or_default(),
     }
 }
 

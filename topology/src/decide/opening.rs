@@ -47,7 +47,8 @@ impl Primary {
 ///
 /// A primary that was open in its reign still holds the first transaction of it, and all transactions of its
 /// own identity. One that was not holds whatever any other instance does, since it was chosen for that. Other
-/// transactions that it lacks are errant.
+/// transactions that it lacks are errant. One that was seen open in its reign and looks as if it never was has
+/// another volume, and there may be nobody else who knows what it held.
 pub(super) fn gap(
     survey: &Survey<'_>,
     primary: Member<'_>,
@@ -59,13 +60,21 @@ pub(super) fn gap(
     }
     let opened = Primary::of(survey, server) == Primary::Closed;
     let held = server.held();
-    followers.iter().find_map(|follower| {
+    let lacks = followers.iter().find_map(|follower| {
         let other = follower.member.server()?;
         let extra = other.held().subtract(&held);
         let own = extra.of_source(server.server_uuid);
         let lost = if !opened || other.recorded_term > server.recorded_term { extra } else { own };
         (!lost.is_empty()).then(|| format!("it lacks transactions that {} holds: {lost}", follower.member.id))
-    })
+    });
+    let emptied = (!opened && survey.reign_was_opened()).then(|| {
+        format!(
+            "it has lost its data: it took writes in term {}, and the first transaction of that term is not there; \
+             restore its volume, or delete the cluster and make it anew to go on without them",
+            survey.record().primary_since
+        )
+    });
+    lacks.or(emptied)
 }
 
 /// What stands in the way of opening the primary for the current term, if anything does.

@@ -184,6 +184,7 @@ impl Reign<'_, '_> {
             record: None,
             orders: closes_first(orders),
             traffic: traffic::of_term(survey, primary, serves, followers),
+            opened: if serves { survey.view.opened.max(record.primary_since) } else { survey.view.opened },
             ackers: self.remembered_ackers(),
             pods,
         }

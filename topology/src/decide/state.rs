@@ -8,7 +8,7 @@ use std::fmt;
 /// |---|---|---|
 /// | Offline | the cluster is to be stopped | an open instance is closed, then the pods go; data stays |
 /// | Paused | roles are to be left alone | nothing is recorded or ordered |
-/// | Bootstrapping | the cluster has no primary yet, or its first one was never opened | waits for every wanted instance, makes the one that holds everything the primary, opens it once enough ackers follow |
+/// | Bootstrapping | the cluster has no primary yet, or its first one was never opened | waits for every wanted instance and every volume there is, makes the one that holds everything the primary, opens it once enough ackers follow |
 /// | Cloning | the primary takes writes, and an instance is being replaced by a copy | the copy goes on, then the instance follows |
 /// | Healthy | the primary takes writes, and all wanted instances are in sync | nothing |
 /// | Degraded | the primary takes writes, and enough ackers for that acknowledge | the others are brought back, or the quorum is changed |

@@ -17,6 +17,8 @@ pub(super) struct Survey<'a> {
     /// The quorum that the wanted number of instances has.
     pub(super) wanted: Quorum,
     members: BTreeMap<InstanceId, Member<'a>>,
+    /// The instances of which nothing but a volume is there, and none is wanted: only a bootstrap asks them.
+    spare: BTreeMap<InstanceId, Member<'a>>,
 }
 
 impl<'a> Survey<'a> {
@@ -24,7 +26,11 @@ impl<'a> Survey<'a> {
         let absent =
             (0..view.replicas).map(|ordinal| (InstanceId(ordinal), Member::never_seen(InstanceId(ordinal))));
         let seen = view.instances.iter().map(|instance| (instance.id, Member::from(instance)));
-        Self { view, wanted, members: absent.chain(seen).collect() }
+        let (spare, members) =
+            absent.chain(seen).collect::<BTreeMap<_, _>>().into_iter().partition(|(id, member)| {
+                id.0 >= view.replicas && member.pod == PodState::Absent && member.known().is_none()
+            });
+        Self { view, wanted, members, spare }
     }
 
     pub(super) fn record(&self) -> &'a TermRecord {
@@ -39,9 +45,23 @@ impl<'a> Survey<'a> {
         id.0 < self.view.replicas
     }
 
-    /// By ordinal.
+    /// Whether the primary was seen to take writes in its reign. Its own facts can't tell: a volume that was
+    /// replaced by an empty one looks like one that was never opened.
+    pub(super) fn reign_was_opened(&self) -> bool {
+        let since = self.record().primary_since;
+        !since.is_none() && self.view.opened >= since
+    }
+
+    /// Those that are wanted or have a pod, by ordinal.
     pub(super) fn members(&self) -> impl Iterator<Item = Member<'a>> {
         self.members.values().copied()
+    }
+
+    /// Those with nothing but a volume too, by ordinal.
+    pub(super) fn everybody(&self) -> impl Iterator<Item = Member<'a>> {
+        let mut everybody: Vec<_> = self.members().chain(self.spare.values().copied()).collect();
+        everybody.sort_by_key(|member| member.id);
+        everybody.into_iter()
     }
 
     pub(super) fn others(&self, than: InstanceId) -> impl Iterator<Item = Member<'a>> {
@@ -59,9 +79,17 @@ impl<'a> Survey<'a> {
 
     /// How many instances have to have a pod if none that has one may go.
     pub(super) fn pods_there_are(&self) -> u32 {
-        let there = self.members().filter(|member| member.pod != PodState::Absent);
-        there.map(|member| member.id.0.saturating_add(1)).max().unwrap_or_default()
+        pods_of(self.members().filter(|member| member.pod != PodState::Absent))
     }
+
+    /// How many instances have to have a pod for every volume to be heard.
+    pub(super) fn pods_of_volumes(&self) -> u32 {
+        pods_of(self.everybody().filter(|member| member.has_volume))
+    }
+}
+
+fn pods_of<'a>(members: impl Iterator<Item = Member<'a>>) -> u32 {
+    members.map(|member| member.id.0.saturating_add(1)).max().unwrap_or_default()
 }
 
 /// One instance.
@@ -69,18 +97,19 @@ impl<'a> Survey<'a> {
 pub(super) struct Member<'a> {
     pub(super) id: InstanceId,
     pub(super) pod: PodState,
+    pub(super) has_volume: bool,
     facts: &'a Observed<InstanceFacts>,
 }
 
 impl<'a> From<&'a InstanceView> for Member<'a> {
     fn from(view: &'a InstanceView) -> Self {
-        Self { id: view.id, pod: view.pod, facts: &view.facts }
+        Self { id: view.id, pod: view.pod, has_volume: view.has_volume, facts: &view.facts }
     }
 }
 
 impl<'a> Member<'a> {
     fn never_seen(id: InstanceId) -> Self {
-        Self { id, pod: PodState::Absent, facts: &NEVER_SEEN }
+        Self { id, pod: PodState::Absent, has_volume: false, facts: &NEVER_SEEN }
     }
 
     pub(super) fn known(self) -> Option<&'a InstanceFacts> {

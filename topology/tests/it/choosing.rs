@@ -159,6 +159,51 @@ fn instances_that_are_not_wanted_are_heard_too_and_never_chosen() {
     view.silent(3, 9000);
     says(&decide(&view), State::Bootstrapping, &["waits for every instance", "instance 3"]);
     view.instance(3).pod = PodState::Absent;
+    says(&decide(&view), State::Bootstrapping, &["instance 3 has no pod"]);
+    view.instance(3).has_volume = false;
     view.server(4).executed = GtidSet::new();
     assert_eq!(chosen(&decide(&view)), Some((0, 1)));
+}
+
+/// A cluster made again with one instance, over the volumes of three.
+fn made_again_smaller() -> ClusterView {
+    let mut view = empty(3);
+    view.replicas = 1;
+    for instance in [1, 2] {
+        view.instance(instance).pod = PodState::Absent;
+        view.silent(instance, 0);
+    }
+    view
+}
+
+#[test]
+fn every_volume_is_heard_though_its_instance_is_not_wanted() {
+    let mut view = made_again_smaller();
+    let decision = decide(&view);
+    assert_eq!((chosen(&decision), decision.pods), (None, 3));
+    says(&decision, State::Bootstrapping, &["instance 1 has no pod", "instance 2 has no pod"]);
+
+    for instance in [1, 2] {
+        *view.instance(instance) = idle_instance(instance);
+    }
+    view.server(2).executed = trx(2, 10);
+    let decision = decide(&view);
+    assert_eq!((chosen(&decision), decision.pods), (None, 3));
+    says(&decision, State::Incomplete, &["only instance 2 holds every transaction", "raise the number"]);
+
+    view.server(0).executed = trx(2, 10);
+    assert_eq!(chosen(&decide(&view)), Some((0, 1)));
+}
+
+#[test]
+fn a_volume_that_is_left_raises_no_pod_once_there_is_a_primary() {
+    let mut view = made_again_smaller();
+    view.record = TermRecord { term: Term(1), primary: Some(id(0)), ..healthy(1).record };
+    view.opened = Term(1);
+    *view.instance(0) = healthy(1).instances.remove(0);
+    let decision = decide(&view);
+    says(&decision, State::Healthy, &[]);
+    assert_eq!((decision.pods, decision.instances.len()), (1, 1));
+    view.restarted(0);
+    assert_eq!(decide(&view).pods, 1);
 }

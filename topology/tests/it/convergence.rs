@@ -68,6 +68,28 @@ proptest! {
     }
 
     #[test]
+    fn a_cluster_made_again_with_fewer_instances_opens_with_all_data_or_not_at_all(
+        before in events(), last in 0..3_u32, extra in 0..3_u64, after in events()
+    ) {
+        let mut world = healthy(3);
+        run(&mut world, &before);
+        if extra > 0 {
+            world.retain(last, &world.held(last).union(&trx(9, extra)), &GtidSet::new(), Term(2));
+        }
+        world.make_again(1);
+        for event in after {
+            world.happen(event);
+        }
+        if extra == 0 || last == 0 {
+            gets_healthy(&mut world);
+            prop_assert_eq!(world.pods(), 1);
+        } else {
+            prop_assert!(!world.settle(ROUNDS));
+            prop_assert_eq!(world.last.as_ref().unwrap().state, State::Incomplete);
+        }
+    }
+
+    #[test]
     fn a_cluster_that_was_used_and_whose_record_is_lost_gets_healthy(before in events(), after in events()) {
         let mut world = healthy(3);
         for event in before {

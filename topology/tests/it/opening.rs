@@ -99,6 +99,39 @@ fn a_primary_that_lost_its_volume_is_kept_closed() {
 }
 
 #[test]
+fn an_emptied_primary_is_kept_closed_though_nobody_else_knows_what_it_held() {
+    let mut view = healthy(1);
+    assert_eq!(view.opened, Term(1));
+    *view.server(0) = idle_server(9);
+    view.facts(0).persisted_term = Term::NONE;
+    let decision = decide(&view);
+    says(&decision, State::FailoverBlocked, &["instance 0 is kept closed: it has lost its data", "term 1"]);
+    assert_eq!((decision.record, decision.orders, decision.opened), (None, vec![], Term(1)));
+
+    let mut view = healthy(3);
+    for instance in 0..3 {
+        *view.instance(instance) = idle_instance(instance);
+    }
+    says(&decide(&view), State::FailoverBlocked, &["instance 0 is kept closed: it has lost its data"]);
+}
+
+#[test]
+fn a_primary_of_a_new_reign_is_opened_whatever_the_reigns_before() {
+    let mut view = recorded(1);
+    (view.record.term, view.record.primary_since, view.opened) = (Term(4), Term(4), Term(3));
+    assert_eq!(orders(&decide(&view)), [(0, open(0))]);
+}
+
+#[test]
+fn a_reign_counts_as_opened_once_its_first_transaction_is_there() {
+    let mut view = recorded(1);
+    view.server(0).super_read_only = false;
+    assert_eq!(decide(&view).opened, Term::NONE);
+    view.server(0).recorded_term = Term(1);
+    assert_eq!(decide(&view).opened, Term(1));
+}
+
+#[test]
 fn a_primary_with_the_data_of_an_earlier_term_is_kept_closed() {
     let mut view = healthy(3);
     view.record.term = Term(2);

@@ -100,11 +100,9 @@ fn instance() -> impl Strategy<Value = InstanceView> {
         PodState::Absent,
         PodState::Terminating,
     ];
-    (0..6_u32, prop::sample::select(pods), facts()).prop_map(|(ordinal, pod, facts)| InstanceView {
-        id: id(ordinal),
-        pod,
-        facts,
-    })
+    (0..6_u32, prop::sample::select(pods), any::<bool>(), facts()).prop_map(
+        |(ordinal, pod, has_volume, facts)| InstanceView { id: id(ordinal), pod, has_volume, facts },
+    )
 }
 
 fn record() -> impl Strategy<Value = TermRecord> {
@@ -126,25 +124,28 @@ fn views() -> impl Strategy<Value = ClusterView> {
         prop::bool::weighted(0.1),
         prop::bool::weighted(0.1),
         any::<bool>(),
-        record(),
+        (record(), (0..5_u64).prop_map(Term)),
         remembered,
         prop::collection::vec(instance(), 0..8),
     )
-        .prop_map(|(replicas, offline, paused, strict, record, remembered, instances)| ClusterView {
-            replicas,
-            offline,
-            paused,
-            durability: if strict { Durability::Strict } else { Durability::Relaxed },
-            record,
-            ackers: remembered
-                .into_iter()
-                .map(|(instance, volume_id, boot_id)| AckerIdentity {
-                    instance: id(instance),
-                    volume_id,
-                    boot_id,
-                })
-                .collect(),
-            instances,
+        .prop_map(|(replicas, offline, paused, strict, (record, opened), remembered, instances)| {
+            ClusterView {
+                replicas,
+                offline,
+                paused,
+                durability: if strict { Durability::Strict } else { Durability::Relaxed },
+                record,
+                opened,
+                ackers: remembered
+                    .into_iter()
+                    .map(|(instance, volume_id, boot_id)| AckerIdentity {
+                        instance: id(instance),
+                        volume_id,
+                        boot_id,
+                    })
+                    .collect(),
+                instances,
+            }
         })
 }
 

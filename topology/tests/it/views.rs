@@ -35,6 +35,7 @@ pub(crate) fn idle_instance(instance: u32) -> InstanceView {
     InstanceView {
         id: id(instance),
         pod: PodState::Running,
+        has_volume: true,
         facts: Observed::Known(InstanceFacts {
             boot_id: format!("boot-{instance}"),
             volume_id: format!("volume-{instance}"),
@@ -54,6 +55,7 @@ pub(crate) fn empty(replicas: u32) -> ClusterView {
         paused: false,
         durability: Durability::Strict,
         record: TermRecord::NONE,
+        opened: Term::NONE,
         ackers: Vec::new(),
         instances: (0..replicas).map(idle_instance).collect(),
     }
@@ -77,7 +79,8 @@ pub(crate) fn healthy(replicas: u32) -> ClusterView {
             view.follow(instance, 0, true);
         }
     }
-    view.ackers = decide(&view).ackers;
+    let decision = decide(&view);
+    (view.ackers, view.opened) = (decision.ackers, decision.opened);
     view
 }
 

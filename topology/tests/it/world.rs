@@ -43,6 +43,7 @@ pub(crate) struct World {
     nodes: Vec<Node>,
     heard: Vec<Observed<InstanceFacts>>,
     record: TermRecord,
+    opened: Term,
     ackers: Vec<AckerIdentity>,
     replicas: u32,
     /// How many volumes there have been.
@@ -63,6 +64,7 @@ impl World {
             nodes: Vec::new(),
             heard: Vec::new(),
             record: TermRecord::NONE,
+            opened: Term::NONE,
             ackers: Vec::new(),
             replicas: 0,
             volumes: 0,
@@ -101,9 +103,20 @@ impl World {
         (node.persisted, node.server.recorded_term) = (term, term);
     }
 
-    /// The record is lost, as when the cluster is deleted and made again.
+    /// The cluster is deleted and made again over its volumes, with another number of instances.
+    pub(crate) fn make_again(&mut self, replicas: u32) {
+        self.forget();
+        self.resize(replicas);
+        for ordinal in 0..self.nodes.len() {
+            self.crash(ordinal);
+            self.nodes[ordinal].pod =
+                if ordinal < replicas as usize { PodState::Running } else { PodState::Absent };
+        }
+    }
+
+    /// The record is lost.
     pub(crate) fn forget(&mut self) {
-        self.record = TermRecord::NONE;
+        (self.record, self.opened) = (TermRecord::NONE, Term::NONE);
         self.ackers.clear();
         self.heard.fill(Observed::Unknown { for_ms: 0 });
     }
@@ -116,6 +129,10 @@ impl World {
         node.server = idle_server(self.volumes);
         self.volumes += 1;
         self.volumes_lost = true;
+    }
+
+    pub(crate) fn held(&self, instance: u32) -> GtidSet {
+        self.nodes[instance as usize].server.held()
     }
 
     /// The primary drops its old logs.
@@ -336,10 +353,18 @@ impl World {
             paused: false,
             durability: Durability::Strict,
             record: self.record,
+            opened: self.opened,
             ackers: self.ackers.clone(),
             instances: instances
-                .filter(|(_, (node, _))| node.pod != PodState::Absent)
-                .map(|(id, (node, heard))| InstanceView { id, pod: node.pod, facts: heard.clone() })
+                .map(|(id, (node, heard))| InstanceView {
+                    id,
+                    pod: node.pod,
+                    has_volume: true,
+                    facts: match node.pod {
+                        PodState::Absent => Observed::Unknown { for_ms: 0 },
+                        _ => heard.clone(),
+                    },
+                })
                 .collect(),
         };
         let decision = decide(&view);
@@ -348,6 +373,8 @@ impl World {
             self.record = record;
         }
         self.ackers.clone_from(&decision.ackers);
+        assert!(decision.opened >= self.opened, "an opened reign was forgotten");
+        self.opened = decision.opened;
         for ordinal in 0..self.nodes.len() {
             let pod = if ordinal < decision.pods as usize { PodState::Running } else { PodState::Absent };
             if self.nodes[ordinal].pod != pod {
