@@ -8,6 +8,8 @@ pub const GROUP: &str = "mysqlfleet.io";
 pub const MANAGER: &str = "mysql-fleet";
 /// Finalizer of a MySQLCluster: added before its first child, removed last.
 pub const FINALIZER: &str = "mysqlfleet.io/cluster";
+/// Label that says who makes and keeps an object.
+pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label that names the cluster an object belongs to.
 pub const LABEL_CLUSTER: &str = "mysqlfleet.io/cluster";
 /// Label that holds the role an EndpointSlice serves, or a Secret belongs to.

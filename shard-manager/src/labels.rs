@@ -10,7 +10,7 @@ fn labels<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> 
 
 /// Labels of what belongs to the shard itself.
 pub fn shard() -> BTreeMap<String, String> {
-    labels([("app.kubernetes.io/name", names::SHARD), ("app.kubernetes.io/managed-by", names::MANAGER)])
+    labels([("app.kubernetes.io/name", names::SHARD), (names::LABEL_MANAGED_BY, names::MANAGER)])
 }
 
 /// Labels that select the pods of a cluster.
@@ -24,7 +24,7 @@ pub fn cluster(cluster: &str) -> BTreeMap<String, String> {
     all.extend(labels([
         ("app.kubernetes.io/instance", cluster),
         ("app.kubernetes.io/component", "mysqld"),
-        ("app.kubernetes.io/managed-by", names::MANAGER),
+        (names::LABEL_MANAGED_BY, names::MANAGER),
     ]));
     all
 }

@@ -66,7 +66,7 @@ impl Stores {
         shutdown: &CancellationToken,
     ) -> Self {
         let ours =
-            watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={}", names::MANAGER));
+            watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
         let (generation, clusters_changed) = watch::channel(0_u64);
         let count = move |_: &DeserializeGuard<MySQLCluster>| {
             generation.send_modify(|generation| *generation = generation.wrapping_add(1));

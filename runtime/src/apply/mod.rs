@@ -6,11 +6,12 @@
 mod matches;
 
 use std::{
+    borrow::Cow,
     fmt::{Debug, Write},
     future::Future,
 };
 
-use fleet_api::names::MANAGER;
+use fleet_api::names::{LABEL_MANAGED_BY, MANAGER};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
@@ -29,6 +30,8 @@ use crate::{
 /// Annotation that holds a hash of the object as it was last wanted. It tells a field that is wanted no
 /// more from one that another party has set, which are both absent from what is wanted now.
 pub const DESIRED_HASH: &str = "mysqlfleet.io/desired-hash";
+
+const APPLY: &str = "apply";
 
 /// A namespaced object that can be written.
 pub trait Object: Resource<DynamicType = (), Scope = NamespaceResourceScope> + ResourceExt
@@ -94,6 +97,15 @@ pub enum ApplyError {
         /// On what.
         object: String,
     },
+    /// An object of the name is there that the fleet has not made.
+    #[error(
+        "{object} is there already and was not made by mysql-fleet: rename it, or delete it if nobody needs it; \
+         until then it is left as it is"
+    )]
+    NameTaken {
+        /// The object.
+        object: String,
+    },
     /// The wanted object can't be sent.
     #[error("can't {action} {object}: {message}")]
     Malformed {
@@ -143,7 +155,7 @@ impl Classified for ApplyError {
             }
             Self::Api { source, .. } => source.class(),
             Self::NoAnswer { .. } => ErrorClass::Transient,
-            Self::Terminating { .. } => ErrorClass::Blocked,
+            Self::Terminating { .. } | Self::NameTaken { .. } => ErrorClass::Blocked,
             Self::Malformed { .. } => ErrorClass::Fatal,
         }
     }
@@ -154,6 +166,7 @@ impl Classified for ApplyError {
             Self::Api { source, .. } => source.reason(),
             Self::NoAnswer { .. } => "ApiServerTimeout",
             Self::Terminating { .. } => "Terminating",
+            Self::NameTaken { .. } => "NameTaken",
             Self::Malformed { .. } => "Malformed",
         }
     }
@@ -190,25 +203,75 @@ impl Applier {
     /// wanted before.
     ///
     /// `live` is the object as a cache has it. A cache that lags costs one needless write, or delays a
-    /// needed one to its next event. Fields of `desired` that are `None` are other parties' to set.
+    /// needed one to its next event. Where the cache has none, the API server is asked: a cache narrowed by
+    /// label doesn't show an object of the same name that somebody else has made, and that one must not be
+    /// taken over ([`ApplyError::NameTaken`]). (To make the object by a POST instead would leave its fields
+    /// to a second entry of managedFields, and no apply could remove one of them any more.) Fields of
+    /// `desired` that are `None` are other parties' to set.
     pub async fn ensure<K: Object>(&self, desired: &K, live: Option<&K>) -> Result<Applied<K>, ApplyError> {
-        let action = "apply";
-        let mut wanted = value(action, desired)?;
+        let found = self.find(desired, live).await?;
+        self.bring(desired, found.as_deref()).await
+    }
+
+    /// The same for an object that holds nothing that can't be built again: a live one that can't be changed
+    /// to what is wanted, because a field that may never change is another one (the type of a Secret, the
+    /// address type of an EndpointSlice), is replaced.
+    pub async fn ensure_or_replace<K: Object>(
+        &self,
+        desired: &K,
+        live: Option<&K>,
+    ) -> Result<(), ApplyError> {
+        let found = self.find(desired, live).await?;
+        match (self.bring(desired, found.as_deref()).await, found) {
+            (Err(error), Some(found)) if error.is_rejected() => {
+                tracing::warn!(%error, "the object is replaced");
+                self.replace(desired, &found).await
+            }
+            (result, _) => result.map(drop),
+        }
+    }
+
+    /// The live object that may be changed: the cache's, or the one that the cache does not show.
+    async fn find<'a, K: Object>(
+        &self,
+        desired: &K,
+        live: Option<&'a K>,
+    ) -> Result<Option<Cow<'a, K>>, ApplyError> {
+        if let Some(live) = live {
+            return Ok(Some(Cow::Borrowed(live)));
+        }
+        let api = self.api(APPLY, desired)?;
+        match self.send(APPLY, desired, api.get_opt(&desired.name_any())).await? {
+            Some(found) if !is_ours(desired, &found) => {
+                Err(ApplyError::NameTaken { object: describe(desired) })
+            }
+            found => Ok(found.map(Cow::Owned)),
+        }
+    }
+
+    async fn bring<K: Object>(&self, desired: &K, live: Option<&K>) -> Result<Applied<K>, ApplyError> {
+        let mut wanted = value(APPLY, desired)?;
         let hash = hash(&wanted);
         annotate(&mut wanted, &hash);
         if let Some(live) = live {
-            if satisfied_by(&wanted, &value(action, live)?) {
+            if satisfied_by(&wanted, &value(APPLY, live)?) {
                 return Ok(Applied::Unchanged);
             }
             if live.meta().deletion_timestamp.is_some() {
-                return Err(ApplyError::Terminating { action, object: describe(desired) });
+                return Err(ApplyError::Terminating { action: APPLY, object: describe(desired) });
             }
         }
-        let api = self.api(action, desired)?;
+        let api = self.api(APPLY, desired)?;
         let (name, params) = (desired.name_any(), PatchParams::apply(MANAGER).force());
         let patch = Patch::Apply(&wanted);
-        let written = self.send(action, desired, api.patch(&name, &params, &patch)).await?;
+        let written = self.send(APPLY, desired, api.patch(&name, &params, &patch)).await?;
         Ok(Applied::Written(Box::new(written)))
+    }
+
+    /// Deletes the live object and makes the wanted one in its place.
+    pub async fn replace<K: Object>(&self, desired: &K, live: &K) -> Result<(), ApplyError> {
+        self.delete(live).await?;
+        self.ensure(desired, None).await.map(drop)
     }
 
     /// Makes an object that must not exist. What exists is told by [`ApplyError::is_already_exists`].
@@ -271,20 +334,20 @@ impl Applier {
         &self,
         action: &'static str,
         object: &K,
-        write: impl Future<Output = Result<T, kube::Error>>,
+        request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ApplyError> {
         let object = || describe(object);
         self.gate.check().map_err(|source| ApplyError::GateClosed { action, object: object(), source })?;
         let limit = self.gate.write_timeout();
-        let answer = timeout(limit, write).await.map_err(|_| ApplyError::NoAnswer {
+        let answer = timeout(limit, request).await.map_err(|_| ApplyError::NoAnswer {
             action,
             object: object(),
             seconds: limit.as_secs_f64(),
         })?;
-        let written =
+        let answer =
             answer.map_err(|source| ApplyError::Api { action, object: object(), source: source.into() })?;
-        tracing::debug!(action, object = %object(), "written");
-        Ok(written)
+        tracing::debug!(action, object = %object(), "the API server has answered");
+        Ok(answer)
     }
 
     fn api<K: Object>(&self, action: &'static str, object: &K) -> Result<Api<K>, ApplyError> {
@@ -293,6 +356,16 @@ impl Applier {
             None => Err(malformed(action, object, "it has no namespace")),
         }
     }
+}
+
+/// Whether an object that a cache does not show may be changed: it belongs to the wanted one's owner, or says
+/// itself that the fleet manages it. A name without an owner is the fleet's own, whoever has edited the object.
+fn is_ours<K: Object>(desired: &K, found: &K) -> bool {
+    let Some(owner) = desired.owner_references().iter().find(|owner| owner.controller == Some(true)) else {
+        return true;
+    };
+    found.owner_references().iter().any(|found| found.uid == owner.uid)
+        || found.labels().get(LABEL_MANAGED_BY).is_some_and(|manager| manager == MANAGER)
 }
 
 fn merge_params() -> PatchParams {

@@ -177,3 +177,60 @@ async fn a_write_ends_before_another_can_hold_the_lease() {
     assert_eq!(started.elapsed(), Gate::always_open().write_timeout());
     drop(kept);
 }
+
+/// A ConfigMap of the cluster with this UID.
+fn owned(uid: &str) -> ConfigMap {
+    let mut object = config_map(&[("a", "1")]);
+    object.metadata.owner_references = serde_json::from_value(json!([{
+        "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "name": "orders", "uid": uid, "controller": true,
+    }]))
+    .unwrap();
+    object
+}
+
+async fn methods(found: Option<&ConfigMap>, desired: &ConfigMap) -> (Result<(), ApplyError>, Vec<String>) {
+    let (applier, mut server) = applier(Gate::always_open());
+    let absent =
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
+    let read = found.map_or((404, absent), |found| (200, serde_json::to_value(found).unwrap()));
+    let written = serde_json::to_value(applied(desired)).unwrap();
+    let serve = async {
+        let mut methods = vec![answer(&mut server, read.0, &read.1).await.0];
+        if let Ok(Some((request, send))) =
+            tokio::time::timeout(Duration::from_millis(100), server.next_request()).await
+        {
+            methods.push(request.method().to_string());
+            send.send_response(Response::new(Body::from(written.to_string().into_bytes())));
+        }
+        methods
+    };
+    let (result, methods) = tokio::join!(applier.ensure(desired, None), serve);
+    (result.map(drop), methods)
+}
+
+#[tokio::test]
+async fn what_the_cache_does_not_show_is_made_or_repaired_and_never_taken_from_somebody_else() {
+    let desired = owned("u-orders");
+    let (result, asked) = methods(None, &desired).await;
+    result.unwrap();
+    assert_eq!(asked, ["GET", "PATCH"]);
+
+    let mut unlabelled = owned("u-orders");
+    unlabelled.data = None;
+    let mut orphan = config_map(&[]);
+    orphan.metadata.labels = Some(BTreeMap::from([(LABEL_MANAGED_BY.to_owned(), MANAGER.to_owned())]));
+    for ours in [unlabelled, orphan] {
+        let (result, asked) = methods(Some(&ours), &desired).await;
+        result.unwrap();
+        assert_eq!(asked, ["GET", "PATCH"]);
+    }
+
+    for foreign in [config_map(&[("a", "mine")]), owned("u-invoices")] {
+        let (result, asked) = methods(Some(&foreign), &desired).await;
+        let error = result.unwrap_err();
+        assert_eq!(asked, ["GET"], "it was overwritten");
+        assert_eq!((error.class(), error.reason()), (ErrorClass::Blocked, "NameTaken"));
+        let text = error.to_string();
+        assert!(text.contains("ConfigMap tenant-a/orders-config") && text.contains("rename"), "{text}");
+    }
+}

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, marker::PhantomData};
 
 use fleet_api::v1::MySQLCluster;
 use fleet_runtime::{
-    apply::{Applier, ApplyError, Object, amount},
+    apply::{Applier, ApplyError, amount},
     error::{Classified, ErrorClass},
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
@@ -80,20 +80,20 @@ pub async fn apply(
     } = prepared;
     // Traffic first: it must follow the roles whatever becomes of the rest.
     for slice in &slices {
-        ensure(applier, slice, found.slices.get(&slice.name_any()).map(AsRef::as_ref)).await?;
+        applier.ensure_or_replace(slice, found.slices.get(&slice.name_any()).map(AsRef::as_ref)).await?;
     }
     for service in &services {
         ensure_service(applier, service, found.services.get(&service.name_any()).map(AsRef::as_ref)).await?;
     }
-    ensure(applier, &config, found.config.as_deref()).await?;
+    applier.ensure_or_replace(&config, found.config.as_deref()).await?;
     for secret in &users {
         let live = found.users.values().find(|live| live.name_any() == secret.name_any());
-        ensure(applier, secret, live.map(AsRef::as_ref)).await?;
+        applier.ensure_or_replace(secret, live.map(AsRef::as_ref)).await?;
     }
-    ensure(applier, &tls, found.tls.as_deref()).await?;
+    applier.ensure_or_replace(&tls, found.tls.as_deref()).await?;
     free_unused_volumes(applier, cluster, found).await?;
     match (&disruption_budget, &found.disruption_budget) {
-        (Some(budget), live) => ensure(applier, budget, live.as_deref()).await?,
+        (Some(budget), live) => applier.ensure_or_replace(budget, live.as_deref()).await?,
         (None, Some(live)) => applier.delete(live.as_ref()).await?,
         (None, None) => {}
     }
@@ -112,24 +112,6 @@ pub async fn apply(
     })
 }
 
-/// Brings a child to what it should be. A live one that can't be changed to it, because a field that may
-/// never change is another one (the type of a Secret, the address type of an EndpointSlice), is replaced:
-/// these children hold nothing that can't be built again.
-async fn ensure<K: Object>(applier: &Applier, desired: &K, live: Option<&K>) -> Result<(), ApplyError> {
-    match (applier.ensure(desired, live).await, live) {
-        (Err(error), Some(live)) if error.is_rejected() => {
-            tracing::warn!(%error, "the object is replaced");
-            replace(applier, desired, live).await
-        }
-        (result, _) => result.map(drop),
-    }
-}
-
-async fn replace<K: Object>(applier: &Applier, desired: &K, live: &K) -> Result<(), ApplyError> {
-    applier.delete(live).await?;
-    applier.ensure(desired, None).await.map(drop)
-}
-
 /// Brings a Service to what it should be. A selector that somebody gave to one that has none is no part of
 /// what is wanted, so that an apply would leave it: another controller would then send traffic to pods of
 /// any role. Such a Service is replaced.
@@ -146,8 +128,8 @@ async fn ensure_service(
             .is_some_and(|selector| !selector.is_empty())
     };
     match live.filter(|live| selects(live) && !selects(desired)) {
-        Some(live) => replace(applier, desired, live).await,
-        None => ensure(applier, desired, live).await,
+        Some(live) => applier.replace(desired, live).await,
+        None => applier.ensure_or_replace(desired, live).await,
     }
 }
 
