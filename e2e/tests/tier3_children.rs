@@ -20,7 +20,7 @@ use e2e::{
     apiserver::{self, ApiServer},
     paths,
 };
-use fleet_api::v1::{MySQLCluster, Phase};
+use fleet_api::v1::{ConditionType, MySQLCluster, Phase};
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     coordination::v1::Lease,
@@ -44,6 +44,16 @@ const NAMESPACE: &str = "default";
 struct Shard {
     process: Child,
     metrics: String,
+}
+
+impl Shard {
+    /// Waits until it has made the Secrets of the tenant.
+    async fn leading(self, world: &World) -> Self {
+        let secrets = world.api::<Secret>();
+        until("the tenant's Secrets", || async { secrets.get_opt("shard-default-client").await.unwrap() })
+            .await;
+        self
+    }
 }
 
 impl Drop for Shard {
@@ -71,6 +81,13 @@ fn shard(server: &ApiServer, pod: &str) -> Shard {
 fn free_addresses<const N: usize>() -> [String; N] {
     let listeners = [(); N].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().to_string())
+}
+
+/// Ends a shard with a signal that lets it give the Lease back.
+fn end(mut shard: Shard) {
+    let pid = nix::unistd::Pid::from_raw(shard.process.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert_eq!(shard.process.wait().unwrap().code(), Some(0));
 }
 
 /// Waits until the check gives something.
@@ -132,14 +149,32 @@ impl World {
 
     async fn created(&self) -> MySQLCluster {
         self.api::<MySQLCluster>().create(&PostParams::default(), &orders()).await.unwrap();
-        until("the status says that all children are there", || async {
+        self.says("Applied", "").await
+    }
+
+    /// Waits until `ReconcileSucceeded` has the reason and the words.
+    async fn says(&self, reason: &str, words: &str) -> MySQLCluster {
+        until(&format!("the status says {reason} {words}"), || async {
             let cluster = self.api::<MySQLCluster>().get("orders").await.unwrap();
-            let applied = cluster.status.as_ref().is_some_and(|status| {
-                status.conditions.iter().any(|condition| condition.reason == "Applied")
+            let said = cluster.status.as_ref().is_some_and(|status| {
+                status.conditions.iter().any(|condition| {
+                    condition.type_ == ConditionType::ReconcileSucceeded
+                        && condition.reason == reason
+                        && condition.message.contains(words)
+                })
             });
-            applied.then_some(cluster)
+            said.then_some(cluster)
         })
         .await
+    }
+
+    async fn deleted(&self) {
+        let clusters = self.api::<MySQLCluster>();
+        clusters.delete("orders", &DeleteParams::default()).await.unwrap();
+        until("the cluster is gone", || async {
+            clusters.get_opt("orders").await.unwrap().is_none().then_some(())
+        })
+        .await;
     }
 
     /// Deletes the object and waits until another one of the same name is there.
@@ -272,18 +307,14 @@ async fn a_change_of_the_spec_reaches_the_children_and_a_deletion_ends() {
     })
     .await;
 
-    clusters.delete("orders", &DeleteParams::default()).await.unwrap();
-    until("the cluster is gone", || async {
-        clusters.get_opt("orders").await.unwrap().is_none().then_some(())
-    })
-    .await;
+    world.deleted().await;
     assert!(world.api::<StatefulSet>().get_opt("orders").await.unwrap().is_none());
 }
 
 #[tokio::test]
 async fn of_two_shards_one_leads_and_the_other_takes_over_at_once_when_it_ends() {
     let world = World::new().await;
-    let mut first = shard(&world.server, "shard-a");
+    let first = shard(&world.server, "shard-a");
     let leases = world.api::<Lease>();
     let holder = || async {
         let lease = leases.get_opt("shard-default").await.unwrap()?;
@@ -294,11 +325,117 @@ async fn of_two_shards_one_leads_and_the_other_takes_over_at_once_when_it_ends()
     world.created().await;
     assert_eq!(holder().await.as_deref(), Some("shard-a"));
 
-    let pid = nix::unistd::Pid::from_raw(first.process.id().try_into().unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    assert_eq!(first.process.wait().unwrap().code(), Some(0));
+    end(first);
     until("the second shard leads", || async { holder().await.filter(|holder| holder == "shard-b") }).await;
     world.deleted_is_made_again::<Service>("orders-primary").await;
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_made_is_left_alone_until_it_is_gone() {
+    let world = World::new().await;
+    let _shard = shard(&world.server, "shard-a");
+    let secrets = world.api::<Secret>();
+    let sets = world.api::<StatefulSet>();
+    let secret: Secret = serde_json::from_value(json!({
+        "metadata": { "name": "orders-admin" }, "data": { "mine": "bWluZQ==" }
+    }))
+    .unwrap();
+    let set: StatefulSet = serde_json::from_value(json!({
+        "metadata": { "name": "orders" },
+        "spec": {
+            "serviceName": "mine",
+            "selector": { "matchLabels": { "app": "mine" } },
+            "template": {
+                "metadata": { "labels": { "app": "mine" } },
+                "spec": { "containers": [{ "name": "mine", "image": "mine:1" }] }
+            }
+        }
+    }))
+    .unwrap();
+    let secret = secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let set = sets.create(&PostParams::default(), &set).await.unwrap();
+    world.api::<MySQLCluster>().create(&PostParams::default(), &orders()).await.unwrap();
+
+    world.says("NameTaken", "Secret default/orders-admin").await;
+    let now = secrets.get("orders-admin").await.unwrap();
+    assert_eq!(now.resource_version(), secret.resource_version());
+    secrets.delete("orders-admin", &DeleteParams::default()).await.unwrap();
+    world.says("NameTaken", "StatefulSet default/orders").await;
+    assert_eq!(sets.get("orders").await.unwrap().resource_version(), set.resource_version());
+    let background =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    sets.delete("orders", &background).await.unwrap();
+    world.says("Applied", "").await;
+}
+
+#[tokio::test]
+async fn a_child_without_its_labels_gets_them_back() {
+    let world = World::new().await;
+    let _shard = shard(&world.server, "shard-a");
+    world.created().await;
+    let secrets = world.api::<Secret>();
+    let before = secrets.get("orders-admin").await.unwrap();
+    let patch = json!({ "metadata": { "labels": null } });
+    secrets.patch("orders-admin", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    until("the labels are there again", || async {
+        let now = secrets.get("orders-admin").await.unwrap();
+        (now.labels() == before.labels() && now.uid() == before.uid()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_authority_that_cannot_be_read_is_said_and_holds_up_no_deletion() {
+    let world = World::new().await;
+    let secrets = world.api::<Secret>();
+    let nonsense: Secret = serde_json::from_value(json!({
+        "metadata": {
+            "name": "shard-default-ca",
+            "labels": { "app.kubernetes.io/managed-by": "mysql-fleet" }
+        },
+        "data": { "ca.crt": "bm9uc2Vuc2U=" }
+    }))
+    .unwrap();
+    secrets.create(&PostParams::default(), &nonsense).await.unwrap();
+    let _shard = shard(&world.server, "shard-a");
+    world.api::<MySQLCluster>().create(&PostParams::default(), &orders()).await.unwrap();
+    world.says("NoTenantKeys", "Secret shard-default-ca: ").await;
+    world.deleted().await;
+
+    world.api::<MySQLCluster>().create(&PostParams::default(), &orders()).await.unwrap();
+    world.says("NoTenantKeys", "Secret shard-default-ca: ").await;
+    secrets.delete("shard-default-ca", &DeleteParams::default()).await.unwrap();
+    world.says("Applied", "").await;
+}
+
+#[tokio::test]
+async fn an_authority_that_was_restored_without_its_labels_is_the_one_that_goes_on() {
+    let world = World::new().await;
+    end(shard(&world.server, "shard-a").leading(&world).await);
+    let secrets = world.api::<Secret>();
+    let made = secrets.get("shard-default-ca").await.unwrap();
+    for name in ["shard-default-ca", "shard-default-client"] {
+        secrets.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    let restored =
+        json!({ "metadata": { "name": "shard-default-ca" }, "type": "restored", "data": made.data });
+    let client = json!({ "metadata": { "name": "shard-default-client" }, "type": "restored" });
+    for object in [restored, client] {
+        let object: Secret = serde_json::from_value(object).unwrap();
+        secrets.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    let _shard = shard(&world.server, "shard-b");
+    world.created().await;
+    let tls = secrets.get("orders-tls").await.unwrap();
+    assert_eq!(tls.data.unwrap()["ca.crt"], made.data.as_ref().unwrap()["ca.crt"]);
+    let now = secrets.get("shard-default-ca").await.unwrap();
+    assert_eq!((now.labels(), &now.data), (made.labels(), &made.data));
+    until("the certificate of another type is replaced", || async {
+        let client = secrets.get_opt("shard-default-client").await.unwrap()?;
+        (client.type_.as_deref() == Some("kubernetes.io/tls")).then_some(())
+    })
+    .await;
 }
 
 async fn nothing_is_written_for_three_reconciles(shard: &Shard) {

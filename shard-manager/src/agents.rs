@@ -16,7 +16,7 @@ use std::{
 
 use fleet_proto::agent::v1::InstanceFacts;
 use fleet_runtime::{lease::Gate, tls::ReloadingIdentity};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use connection::Connection;
 pub use orders::{Order, OrderKind};
@@ -53,7 +53,7 @@ pub struct Sighting {
 /// All connections of a shard. Dropping it ends them.
 pub struct Agents {
     namespace: String,
-    identity: ReloadingIdentity,
+    identity: watch::Receiver<Option<ReloadingIdentity>>,
     gate: Gate,
     changed: Changed,
     clusters: Mutex<HashMap<String, HashMap<String, Connection>>>,
@@ -62,17 +62,24 @@ pub struct Agents {
 impl Agents {
     /// No connections yet. A cluster is marked in `changed` when something about one of its
     /// instances has changed that a decision may depend on.
-    pub fn new(namespace: String, identity: ReloadingIdentity, gate: Gate, changed: Changed) -> Self {
+    pub fn new(
+        namespace: String,
+        identity: watch::Receiver<Option<ReloadingIdentity>>,
+        gate: Gate,
+        changed: Changed,
+    ) -> Self {
         Self { namespace, identity, gate, changed, clusters: Mutex::default() }
     }
 
-    /// Holds connections to these agents of a cluster and to no others.
+    /// Holds connections to these agents of a cluster and to no others: to none while the shard has no
+    /// certificate.
     pub fn hold(&self, cluster: &str, targets: Vec<Target>) {
         let mut clusters = self.lock();
         if targets.is_empty() {
             clusters.remove(cluster);
             return;
         }
+        let Some(identity) = self.identity.borrow().clone() else { return };
         let connections = clusters.entry(cluster.to_owned()).or_default();
         connections.retain(|_, connection| targets.contains(connection.target()));
         for target in targets {
@@ -82,7 +89,7 @@ impl Agents {
                     cluster.to_owned(),
                     target,
                     self.namespace.clone(),
-                    self.identity.clone(),
+                    identity.clone(),
                     self.changed.clone(),
                 );
                 connections.insert(pod, connection);

@@ -33,7 +33,7 @@ use crate::{
     namespace::{self, NamespaceError},
     service::{ALLOWED, Service, ShardState},
     stores::Stores,
-    tenant::Keeper,
+    tenant::{FoundKeys, Keeper},
 };
 
 /// Time that running work has after the shutdown was asked for.
@@ -153,6 +153,7 @@ pub async fn run(config: Config) -> Result<(), RunError> {
         namespace: leader.config.namespace.clone(),
         stores: leader.stores.clone(),
         applier: leader.applier.clone(),
+        secrets: Api::namespaced(leader.client.clone(), &leader.config.namespace),
         keys: keys_sender,
         identity: identity_sender.clone(),
     };
@@ -232,7 +233,7 @@ struct Leader {
     applier: Applier,
     changed: Changed,
     totals: Totals,
-    keys: watch::Receiver<Option<Arc<crate::tenant::Keys>>>,
+    keys: watch::Receiver<FoundKeys>,
     agents: watch::Sender<Option<Arc<Agents>>>,
 }
 
@@ -260,9 +261,7 @@ impl Leader {
             }
             () = shutdown.cancelled() => return Ok(()),
         }
-        let Some(identity) = first(identity, &shutdown).await else {
-            return Ok(());
-        };
+        // Readable or not: a cluster says what is wrong with them, and can be deleted without.
         if first(self.keys.clone(), &shutdown).await.is_none() {
             return Ok(());
         }

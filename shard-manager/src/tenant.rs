@@ -3,13 +3,13 @@
 //!
 //! The Secrets are made once by the leader and read by every pod of the shard. While a leader has the keys
 //! in memory it puts back a Secret that was deleted or edited. A new leader that finds an authority it can't
-//! read does nothing: a new authority would cut the shard off from every running instance, so a person has
-//! to restore or delete it.
+//! read makes none: a new authority would cut the shard off from every running instance, so a person has
+//! to restore or delete it. Until then every cluster says so, and clusters can be deleted.
 
 mod certificates;
 mod keeper;
 mod seed;
 
 pub use certificates::{Keys, KeysError, certificate, tls_data};
-pub use keeper::Keeper;
+pub use keeper::{FoundKeys, Keeper};
 pub use seed::Seed;

@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 
 use crate::{
     stores::{Stores, cluster_of},
-    tenant::Keys,
+    tenant::{FoundKeys, Keys},
 };
 
 /// What a reconcile works with besides the cluster's own object.
@@ -55,18 +55,19 @@ pub struct Children {
 #[derive(Debug, thiserror::Error)]
 pub enum DereferenceError {
     /// The tenant's keys have not been made or can't be read.
-    #[error("the tenant's keys are not there: see the log of the shard on Secret {0}")]
+    #[error("the tenant's keys can't be used: {0}")]
     NoKeys(String),
 }
 
 /// Looks up everything that belongs to the cluster.
 pub fn dereference(
     cluster: &MySQLCluster,
-    namespace: &str,
     stores: &Stores,
-    keys: Option<Arc<Keys>>,
+    keys: FoundKeys,
 ) -> Result<Dereferenced, DereferenceError> {
-    let keys = keys.ok_or_else(|| DereferenceError::NoKeys(names::shard_ca_secret(namespace)))?;
+    let keys = keys
+        .unwrap_or_else(|| Err("they have not been looked for yet".to_owned()))
+        .map_err(DereferenceError::NoKeys)?;
     Ok(Dereferenced { keys, children: children(&cluster.name_any(), stores) })
 }
 

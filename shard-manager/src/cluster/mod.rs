@@ -54,7 +54,7 @@ use crate::{
     agents::{Agents, Target},
     config::Images,
     stores::Stores,
-    tenant::Keys,
+    tenant::FoundKeys,
 };
 
 /// Reconcile again after this time though nothing has changed: what moves without an event (positions,
@@ -77,8 +77,8 @@ pub struct Reconciler {
     pub applier: Applier,
     /// The connections to the instances.
     pub agents: Arc<Agents>,
-    /// The tenant's keys, once they are there.
-    pub keys: watch::Receiver<Option<Arc<Keys>>>,
+    /// The tenant's keys.
+    pub keys: watch::Receiver<FoundKeys>,
     /// Writes statuses and events.
     pub publisher: Publisher,
     /// The clusters, for reading one past the cache.
@@ -146,7 +146,7 @@ impl Reconciler {
         let name = cluster.name_any();
         let uid = cluster.uid().unwrap_or_default();
         let keys = self.keys.borrow().clone();
-        let found = dereference::dereference(cluster, &self.namespace, &self.stores, keys)?;
+        let found = dereference::dereference(cluster, &self.stores, keys)?;
         self.hold_connections(&name, &found.children);
         let mut cluster = self.up_to_date(cluster.clone(), &uid).await?;
         for _ in 0..MAX_RECORDS {
