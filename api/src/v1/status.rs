@@ -141,6 +141,19 @@ pub enum ConditionType {
     Paused,
 }
 
+impl ConditionType {
+    /// All types, in the order in which they stand in a status.
+    pub const ALL: [Self; 7] = [
+        Self::Available,
+        Self::Healthy,
+        Self::Progressing,
+        Self::Degraded,
+        Self::ReconcileSucceeded,
+        Self::FailoverBlocked,
+        Self::Paused,
+    ];
+}
+
 /// One condition.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]

@@ -65,38 +65,34 @@ pub fn decided(
         ..cluster.status.clone().unwrap_or_default()
     };
     let mut conditions = Conditions::of(cluster, now);
-    let state = decision.state.name();
-    let truth = |yes: bool| if yes { "True" } else { "False" };
-    let available =
-        if decision.state == State::Incomplete { "Unknown" } else { truth(decision.state.takes_writes()) };
-    let healthy = decision.state == State::Healthy;
-    let progressing =
-        matches!(decision.state, State::Bootstrapping | State::Cloning) || !decision.orders.is_empty();
-    let degraded = !healthy && !matches!(decision.state, State::Offline);
-    conditions.set(ConditionType::Available, available, state, &message);
-    conditions.set(ConditionType::Healthy, truth(healthy), state, &message);
-    conditions.set(ConditionType::Progressing, truth(progressing), state, &message);
-    conditions.set(ConditionType::Degraded, truth(degraded), state, &message);
-    conditions.set(
-        ConditionType::FailoverBlocked,
-        truth(decision.state == State::FailoverBlocked),
-        state,
-        &message,
-    );
-    let (paused, text) = if cluster.spec.paused.clustering {
-        ("True", "spec.paused.clustering: roles stay as they are")
+    for (type_, truth) in of_state(decision) {
+        conditions.set(type_, truth, decision.state.name(), &message);
+    }
+    let (paused, reason, text) = if cluster.spec.paused.clustering {
+        ("True", "Clustering", "spec.paused.clustering: roles stay as they are")
     } else {
-        ("False", "nothing is paused")
+        ("False", "NotPaused", "nothing is paused")
     };
-    conditions.set(
-        ConditionType::Paused,
-        paused,
-        if paused == "True" { "Clustering" } else { "NotPaused" },
-        text,
-    );
+    conditions.set(ConditionType::Paused, paused, reason, text);
     conditions.outcome(outcome);
     status.conditions = conditions.all;
     status
+}
+
+/// What a decision says of each condition that is about the state of the cluster.
+fn of_state(decision: &Decision) -> [(ConditionType, &'static str); 5] {
+    let Decision { state, orders, .. } = decision;
+    let truth = |yes: bool| if yes { "True" } else { "False" };
+    let healthy = *state == State::Healthy;
+    let under_way = matches!(state, State::Bootstrapping | State::Cloning) || !orders.is_empty();
+    let available = if *state == State::Incomplete { "Unknown" } else { truth(state.takes_writes()) };
+    [
+        (ConditionType::Available, available),
+        (ConditionType::Healthy, truth(healthy)),
+        (ConditionType::Progressing, truth(under_way)),
+        (ConditionType::Degraded, truth(!healthy && *state != State::Offline)),
+        (ConditionType::FailoverBlocked, truth(*state == State::FailoverBlocked)),
+    ]
 }
 
 /// The status after a step that failed before there was a decision: all that was said before stays, but
@@ -109,16 +105,7 @@ pub fn undecided(
 ) -> MySQLClusterStatus {
     let before = cluster.status.clone().unwrap_or_default();
     let mut conditions = Conditions::of(cluster, now);
-    for type_ in [
-        ConditionType::Available,
-        ConditionType::Healthy,
-        ConditionType::Progressing,
-        ConditionType::Degraded,
-        ConditionType::FailoverBlocked,
-        ConditionType::Paused,
-    ] {
-        conditions.set(type_, "Unknown", reason, message);
-    }
+    conditions.all_unknown(reason, message);
     conditions.outcome(Outcome::Failed { reason, message });
     MySQLClusterStatus {
         observed_generation: cluster.metadata.generation,
@@ -133,16 +120,7 @@ pub fn paused(cluster: &MySQLCluster, now: Timestamp) -> MySQLClusterStatus {
     let before = cluster.status.clone().unwrap_or_default();
     let mut conditions = Conditions::of(cluster, now);
     let text = "spec.paused.reconcile: nothing is changed, and nothing is looked at";
-    for type_ in [
-        ConditionType::Available,
-        ConditionType::Healthy,
-        ConditionType::Progressing,
-        ConditionType::Degraded,
-        ConditionType::FailoverBlocked,
-        ConditionType::ReconcileSucceeded,
-    ] {
-        conditions.set(type_, "Unknown", "Paused", text);
-    }
+    conditions.all_unknown("Paused", text);
     conditions.set(ConditionType::Paused, "True", "Reconcile", text);
     MySQLClusterStatus {
         observed_generation: cluster.metadata.generation,
@@ -314,6 +292,13 @@ impl<'a> Conditions<'a> {
         self.all.sort_by_key(|condition| condition.type_);
     }
 
+    /// Claims nothing, for one reason; what is known all the same is set afterwards.
+    fn all_unknown(&mut self, reason: &str, message: &str) {
+        for type_ in ConditionType::ALL {
+            self.set(type_, "Unknown", reason, message);
+        }
+    }
+
     fn outcome(&mut self, outcome: Outcome<'_>) {
         match outcome {
             Outcome::Succeeded(_) => self.set(
@@ -332,6 +317,25 @@ impl<'a> Conditions<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_that_could_not_be_looked_at_says_why_and_claims_nothing() {
+        let cluster: MySQLCluster = serde_json::from_value(serde_json::json!({
+            "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "metadata": {"name": "orders"},
+            "spec": {"version": "9.7", "storage": {"size": "1Gi"}},
+        }))
+        .unwrap();
+        let status =
+            undecided(&cluster, "NoTenantKeys", "Secret shard-a-ca: seed is missing", Timestamp::UNIX_EPOCH);
+        assert_eq!(status.conditions.iter().map(|one| one.type_).collect::<Vec<_>>(), ConditionType::ALL);
+        for condition in &status.conditions {
+            let truth =
+                if condition.type_ == ConditionType::ReconcileSucceeded { "False" } else { "Unknown" };
+            assert_eq!((condition.status.as_str(), condition.reason.as_str()), (truth, "NoTenantKeys"));
+            assert!(condition.message.contains("shard-a-ca"));
+        }
+        assert_eq!(status.phase, Some(Phase::Pending));
+    }
 
     #[test]
     fn an_opened_reign_is_written_once() {
