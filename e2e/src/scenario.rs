@@ -87,13 +87,14 @@ impl Stage {
     }
 
     /// The writes that the API server's audit log has, counted by user, verb and resource, without those to
-    /// Leases, Events and the reviews of access, from the byte `since` on. Returns the log's length too.
+    /// Leases, Events and the reviews of access, from the byte `since` on. Returns where its last whole line ends, too.
     pub fn writes(&self, namespace: &str, since: usize) -> Result<(BTreeMap<String, usize>, usize)> {
         let file = self.cluster.audit_log();
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
+        let end = text.rfind('\n').map_or(0, |last| last + 1);
         let mut counts = BTreeMap::new();
-        for line in text.get(since..).unwrap_or_default().lines() {
+        for line in text.get(since..end).unwrap_or_default().lines() {
             let entry: serde_json::Value =
                 serde_json::from_str(line).context("a line of the audit log is not JSON")?;
             let field =
@@ -110,7 +111,7 @@ impl Stage {
                 *counts.entry(key).or_default() += 1;
             }
         }
-        Ok((counts, text.len()))
+        Ok((counts, end))
     }
 }
 

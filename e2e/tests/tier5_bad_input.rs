@@ -48,37 +48,21 @@ async fn says(tenant: &Tenant, name: &str, words: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_storage_class_that_does_not_exist_is_named() {
+async fn what_cannot_be_made_is_named_and_made_once_it_is_corrected() {
     let stage = Stage::set().await.unwrap();
     let tenant = stage.tenant(NAMESPACE).await.unwrap();
-    let class = |name: &str| spec(&tenant, json!({"storage": {"size": "1Gi", "storageClassName": name}}));
-    tenant.apply("classless", &class("no-such-class")).await.unwrap();
-    says(&tenant, "classless", "no-such-class").await.unwrap();
-    tenant.apply("classless", &class("loop")).await.unwrap();
-    tenant.wait_for("classless", ConditionType::Healthy, "True", LONG).await.unwrap();
-    tenant.delete("classless", LONG).await.unwrap();
-}
-
-#[tokio::test]
-async fn an_image_without_mysqld_is_said() {
-    let stage = Stage::set().await.unwrap();
-    let tenant = stage.tenant(NAMESPACE).await.unwrap();
-    tenant.apply("empty", &spec(&tenant, json!({"image": stage.images.fleet}))).await.unwrap();
-    says(&tenant, "empty", "mysqld").await.unwrap();
-    tenant.apply("empty", &spec(&tenant, json!({}))).await.unwrap();
-    tenant.wait_for("empty", ConditionType::Healthy, "True", LONG).await.unwrap();
-    tenant.delete("empty", LONG).await.unwrap();
-}
-
-#[tokio::test]
-async fn an_image_that_is_not_there_is_named() {
-    let stage = Stage::set().await.unwrap();
-    let tenant = stage.tenant(NAMESPACE).await.unwrap();
-    tenant.apply("absent", &spec(&tenant, json!({"image": "localhost/nothing:1"}))).await.unwrap();
-    says(&tenant, "absent", "localhost/nothing:1").await.unwrap();
-    tenant.apply("absent", &spec(&tenant, json!({}))).await.unwrap();
-    tenant.wait_for("absent", ConditionType::Healthy, "True", LONG).await.unwrap();
-    tenant.delete("absent", LONG).await.unwrap();
+    let class = |name: &str| json!({"storage": {"size": "1Gi", "storageClassName": name}});
+    for (name, wrong, words, right) in [
+        ("classless", class("no-such-class"), "no-such-class", class("loop")),
+        ("empty", json!({"image": stage.images.fleet}), "mysqld", json!({})),
+        ("absent", json!({"image": "localhost/nothing:1"}), "localhost/nothing:1", json!({})),
+    ] {
+        tenant.apply(name, &spec(&tenant, wrong)).await.unwrap();
+        says(&tenant, name, words).await.unwrap();
+        tenant.apply(name, &spec(&tenant, right)).await.unwrap();
+        tenant.wait_for(name, ConditionType::Healthy, "True", LONG).await.unwrap();
+        tenant.delete(name, LONG).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@
 )]
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use e2e::scenario::Stage;
@@ -25,6 +25,8 @@ const ORDERS: &str = "orders";
 const LONG: Duration = Duration::from_mins(3);
 const SOON: Duration = Duration::from_secs(30);
 const OFTEN: Duration = Duration::from_millis(100);
+/// Longer than the shard's resync.
+const QUIET: Duration = Duration::from_secs(12);
 
 /// The tenant with a Healthy cluster of three instances, made or found.
 async fn healthy() -> (Stage, Tenant, MySQLCluster) {
@@ -265,13 +267,16 @@ fn leaves(value: &Value) -> Vec<String> {
 #[tokio::test]
 async fn a_cluster_at_rest_causes_no_writes() {
     let (stage, tenant, _) = healthy().await;
-    // What a test before this one changed has been settled once a reconcile changes nothing any more.
-    let quiet = || async {
-        let (_, begin) = stage.writes(NAMESPACE, 0)?;
-        tokio::time::sleep(Duration::from_secs(15)).await;
-        let (writes, end) = stage.writes(NAMESPACE, begin)?;
-        ensure!(writes.is_empty(), "{writes:?}");
-        Ok(end)
+    // What a test before this one changed has been settled once nothing is written for longer than a resync.
+    let mut last_write = (stage.writes(NAMESPACE, 0).unwrap().1, Instant::now());
+    let quiet = || {
+        std::future::ready(stage.writes(NAMESPACE, last_write.0).and_then(|(writes, end)| {
+            if !writes.is_empty() {
+                last_write = (end, Instant::now());
+            }
+            ensure!(last_write.1.elapsed() > QUIET, "the last writes: {writes:?}");
+            Ok(end)
+        }))
     };
     let begin = wait::until("the cluster to come to rest", LONG, OFTEN, quiet).await.unwrap();
     tokio::time::sleep(Duration::from_mins(5)).await;
