@@ -179,6 +179,9 @@ fn owned(config: &Config) -> Vec<String> {
         option("admin_address", "127.0.0.1"),
         option("admin_port", config.mysql_admin_port),
         option("create_admin_listener_thread", "ON"),
+        option("admin_ssl_ca", tls("ca.crt")),
+        option("admin_ssl_cert", tls("tls.crt")),
+        option("admin_ssl_key", tls("tls.key")),
         option("loose_mysqlx", "OFF"),
         option("server_id", config.server_id),
         option("report_host", &config.report_host),
@@ -209,7 +212,7 @@ fn owned(config: &Config) -> Vec<String> {
         option("relay_log_recovery", "OFF"),
         option("replica_preserve_commit_order", "ON"),
         // A source that went silent is noticed by its missing heartbeats.
-        option("replica_net_timeout", 4),
+        option("replica_net_timeout", 2),
         option("plugin_load_add", "semisync_source.so"),
         option("plugin_load_add", "semisync_replica.so"),
         option("plugin_load_add", "mysql_clone.so"),

@@ -219,7 +219,11 @@ async fn reload_tls(identity: ReloadingIdentity, instance: Arc<Instance>, shutdo
         let Some(login) = instance.login() else { continue };
         let reload = async {
             let mut session = Session::open(&login).await?;
-            session.run(Duration::from_secs(5), "ALTER INSTANCE RELOAD TLS").await
+            for channel in ["mysql_main", "mysql_admin"] {
+                let reload = format!("ALTER INSTANCE RELOAD TLS FOR CHANNEL {channel}");
+                session.run(Duration::from_secs(5), &reload).await?;
+            }
+            Ok(())
         };
         match reload.await {
             Ok(()) => tracing::info!("mysqld uses the renewed certificates"),

@@ -18,8 +18,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// neither stay uncommitted nor wait, be refused or be cut short by it.
 const SETTINGS: &str = "SET SESSION autocommit = 1, completion_type = 'NO_CHAIN', transaction_read_only = 0, \
     transaction_isolation = 'REPEATABLE-READ', innodb_lock_wait_timeout = 50, lock_wait_timeout = 31536000, \
-    max_execution_time = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, \
-    wait_timeout = 28800, sql_mode = ''";
+    max_execution_time = 0, sql_big_selects = 1, wait_timeout = 28800, sql_mode = ''";
 
 /// "Too many connections", "already has more than 'max_user_connections' active connections" and "has exceeded the
 /// 'max_user_connections' resource".

@@ -96,8 +96,9 @@ impl Orders {
     /// Copies to the end, and shows why it failed if it did.
     async fn copy(self: Arc<Self>, donor: Address, user: Credentials, empty: bool) {
         let failed = match self.try_copy(&donor, &user, empty).await {
-            // Which the observer says of data that are not whole, for as long as it is so.
-            Ok(()) | Err(OrderError::NotStarted { .. }) => None,
+            Ok(()) => None,
+            // Which the observer says for as long as it is so: the copy itself may be whole.
+            Err(OrderError::NotStarted { .. }) if self.copied() => None,
             Err(error) => Some(error),
         };
         if let Some(error) = &failed {
@@ -110,6 +111,11 @@ impl Orders {
         });
         self.instance.set_clone_override(facts);
         self.instance.look.notify_one();
+    }
+
+    /// Whether CLONE was begun, and what it left was not looked at yet.
+    fn copied(&self) -> bool {
+        matches!(self.volume.replacement(), Ok(Some(Replacement::Cloning)))
     }
 
     async fn try_copy(&self, donor: &Address, user: &Credentials, empty: bool) -> Result<(), OrderError> {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{LookAfter, OrderError, Orders};
+use super::{LookAfter, OrderError, Orders, follow::Channel};
 use crate::{
     instance::Instance,
     sql::{Session, SqlError},
@@ -30,7 +30,13 @@ impl Orders {
         };
         let stop = async {
             let mut session = Session::open(&login).await?;
-            session.run(STATEMENT, "STOP REPLICA IO_THREAD").await
+            session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
+            let channel = Channel::read(&mut session).await?;
+            if channel.configured() && !channel.applier_runs() && !channel.unapplied().is_empty() {
+                // After a restart nothing else would go on with it, and another instance may need it.
+                session.run(STATEMENT, "START REPLICA SQL_THREAD").await?;
+            }
+            Ok::<(), SqlError>(())
         };
         if let Err(error) = stop.await {
             // Killing a closed mysqld loses nothing, and a receiver that goes on would acknowledge for an old term.

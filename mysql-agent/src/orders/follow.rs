@@ -138,7 +138,7 @@ async fn point(
     let mut change = format!(
         "CHANGE REPLICATION SOURCE TO SOURCE_HOST = {}, SOURCE_PORT = {}, SOURCE_SSL = 1, SOURCE_SSL_CA = {}, \
          SOURCE_SSL_VERIFY_SERVER_CERT = 1, GET_SOURCE_PUBLIC_KEY = 0, SOURCE_CONNECT_RETRY = 1, \
-         SOURCE_RETRY_COUNT = {}, SOURCE_HEARTBEAT_PERIOD = 1, SOURCE_USER = {}, SOURCE_PASSWORD = {}",
+         SOURCE_RETRY_COUNT = {}, SOURCE_HEARTBEAT_PERIOD = 0.5, SOURCE_USER = {}, SOURCE_PASSWORD = {}",
         quoted(&source.host),
         source.port,
         quoted(ca),

@@ -106,7 +106,7 @@ impl World {
 
     /// Starts an instance that believes to be in a pod, whose API server and neighbours can't be reached.
     pub fn start_cut_off(&self, ordinal: u16) -> Instance {
-        self.start_by(ordinal, false, &["--api-server-host", "192.0.2.1"])
+        self.start_by(ordinal, false, &["--api-server-host", "127.0.0.1", "--api-server-port", "1"])
     }
 
     /// Starts an instance in a pid namespace of its own, as in a container.

@@ -568,6 +568,10 @@ async fn clients_that_take_all_connections_do_not_keep_the_agent_out() {
         }
     };
     timeout(Duration::from_mins(1), outside).await.expect("the agent uses the administrative interface");
+    // As the agent does with renewed certificates.
+    for channel in ["mysql_main", "mysql_admin"] {
+        system.query_drop(format!("ALTER INSTANCE RELOAD TLS FOR CHANNEL {channel}")).await.unwrap();
+    }
     primary.wait("seen open", |facts| facts.server.as_ref().is_some_and(|s| !s.super_read_only)).await;
     primary.close(2).await.unwrap();
     primary.wait("closed", closed).await;
@@ -584,9 +588,10 @@ async fn a_users_session_defaults_do_not_reach_the_agents_statements() {
     let world = World::new(21700);
     let instance = world.start(0);
     instance.wait_running().await;
+    // With transaction_read_only, which is reserved, the clone plugin can't even make its tables.
     let hostile = "[mysqld]\ninnodb_buffer_pool_size = 64M\nautocommit = OFF\ncompletion_type = RELEASE\n\
-        transaction_read_only = ON\ntransaction_isolation = SERIALIZABLE\ninnodb_lock_wait_timeout = 1\n\
-        lock_wait_timeout = 1\nmax_execution_time = 1\nsql_select_limit = 0\n\
+        transaction_isolation = SERIALIZABLE\ninnodb_lock_wait_timeout = 1\n\
+        lock_wait_timeout = 1\nmax_execution_time = 1\nmax_join_size = 1\n\
         sql_mode = ANSI,NO_BACKSLASH_ESCAPES\n";
     std::fs::write(instance.dir.join("config/my.cnf"), hostile).unwrap();
     instance.signal_mysqld(Signal::SIGKILL);
