@@ -4,4 +4,7 @@ mod cluster;
 mod status;
 
 pub use cluster::{DeletionPolicy, Durability, MySQLCluster, MySQLClusterSpec, Paused, Storage};
-pub use status::{Condition, ConditionType, InstanceRole, InstanceStatus, MySQLClusterStatus, Phase};
+pub use status::{
+    Condition, ConditionType, InSyncInstance, InstanceRole, InstanceStatus, MySQLClusterStatus, Phase,
+    TermStage,
+};

@@ -24,8 +24,9 @@ pub use decide::decision::{Action, Decision, InstanceVerdict, Order, Role, Stand
 pub use decide::state::State;
 pub use gtid::{GtidSet, ParseGtidSetError, ServerUuid};
 pub use observe::{
-    AckerIdentity, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
-    InstanceView, Observed, PodState, ProcessState, ReplicationFacts, ServerFacts, TermRecord, ThreadState,
+    AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
+    InstanceView, Observed, PodState, ProcessState, ReplicationFacts, ServerFacts, Stage, TermRecord,
+    ThreadState,
 };
 pub use quorum::{Quorum, QuorumError};
 pub use term::Term;

@@ -53,8 +53,24 @@ pub enum Durability {
     Relaxed,
 }
 
+/// What a term is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Its primary takes writes, or is to be opened for that.
+    #[default]
+    Reign,
+    /// Its primary was lost in the term before: the ackers are revoked, so that it can't commit any more
+    /// wherever it is, and then another instance becomes the primary.
+    Fencing,
+    /// Its primary is closed, so that another instance can become the primary with exactly what it holds.
+    Handover {
+        /// Which one.
+        to: InstanceId,
+    },
+}
+
 /// The record of the current term: the one thing that is written by compare-and-swap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TermRecord {
     /// The term.
     pub term: Term,
@@ -65,12 +81,30 @@ pub struct TermRecord {
     pub primary_since: Term,
     /// The quorum in force.
     pub quorum: Quorum,
+    /// The first of the terms in which this quorum has been that of this primary without a break. Once the
+    /// first transaction of such a term is acknowledged, nothing can be acknowledged by less.
+    pub quorum_since: Term,
+    /// What the term is for.
+    pub stage: Stage,
+    /// What the primary held when it took over from another one, which is all that had ever been acknowledged.
+    /// Absent for a primary that was chosen when the cluster had none.
+    pub promotion_point: Option<GtidSet>,
+    /// Whether the primary took over from one that was closed for it, rather than lost.
+    pub planned: bool,
 }
 
 impl TermRecord {
     /// The record of a cluster that never had a primary.
-    pub const NONE: Self =
-        Self { term: Term::NONE, primary: None, primary_since: Term::NONE, quorum: Quorum::ALONE };
+    pub const NONE: Self = Self {
+        term: Term::NONE,
+        primary: None,
+        primary_since: Term::NONE,
+        quorum: Quorum::ALONE,
+        quorum_since: Term::NONE,
+        stage: Stage::Reign,
+        promotion_point: None,
+        planned: false,
+    };
 
     /// Whether the instance is one whose acknowledgements count in this term: the ackers of a primary are the
     /// other instances of the lowest `N + 1` ordinals.
@@ -81,12 +115,15 @@ impl TermRecord {
     }
 }
 
-/// Which acker was last in sync: what has to be the same for it to be faithful, which means to still hold all
-/// that it has acknowledged.
+/// Which instance was last in sync, or was the primary: what has to be the same for it to be faithful, which
+/// means to still hold all that it has acknowledged or committed.
+///
+/// Data volumes lose nothing that was synced, and a volume whose data are given up gets a new identity. So
+/// what was remembered once holds for later terms, too.
 ///
 /// Comes out of one decision and goes into the next ones. Where it is lost, the acker counts as not faithful
 /// until it is in sync with its source again, so losing it costs availability and never data.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AckerIdentity {
     /// The acker.
     pub instance: InstanceId,
@@ -94,6 +131,22 @@ pub struct AckerIdentity {
     pub volume_id: String,
     /// Boot id of its kernel.
     pub boot_id: String,
+    /// Transactions that it held and no primary ever did, found while there was a primary to compare with.
+    pub errant: GtidSet,
+}
+
+/// An acker whose volume is not the one it was last in sync with, on its way to being relied on: once it holds
+/// what its primary had executed when it was first seen, it holds all that it can have acknowledged before.
+///
+/// Comes out of one decision and goes into the next ones. Losing it only makes the way longer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatchingUp {
+    /// The acker, as it is now.
+    pub acker: AckerIdentity,
+    /// The term in which it was first seen so.
+    pub term: Term,
+    /// What the primary had executed then.
+    pub goal: GtidSet,
 }
 
 /// Everything a decision about one cluster is made from.
@@ -105,6 +158,8 @@ pub struct ClusterView {
     pub offline: bool,
     /// Whether roles are to be left alone.
     pub paused: bool,
+    /// The instance that a person wants to be the primary, if any.
+    pub wanted_primary: Option<InstanceId>,
     /// What is promised about acknowledged commits.
     pub durability: Durability,
     /// The record of the current term, as last read.
@@ -114,6 +169,8 @@ pub struct ClusterView {
     pub opened: Term,
     /// Ackers remembered from the last decision ([`Decision::ackers`](crate::Decision::ackers)).
     pub ackers: Vec<AckerIdentity>,
+    /// Ackers on their way there ([`Decision::catching_up`](crate::Decision::catching_up)).
+    pub catching_up: Vec<CatchingUp>,
     /// The instances: at least every wanted one and every one that has a pod or a volume. A wanted one that is
     /// missing here counts as absent and unknown.
     pub instances: Vec<InstanceView>,
@@ -154,7 +211,11 @@ pub struct InstanceFacts {
     pub volume_id: String,
     /// State of mysqld.
     pub process: ProcessState,
-    /// Highest term persisted on the volume.
+    /// For how long a mysqld that runs has not answered its agent, in milliseconds of the agent's monotonic
+    /// clock. Absent while it answers or does not run.
+    pub silent_for_ms: Option<u64>,
+    /// Highest term that was persisted on the volume before mysqld was asked: no order of a lower term has
+    /// been followed since.
     pub persisted_term: Term,
     /// What mysqld says, absent while it does not answer.
     pub server: Option<ServerFacts>,
@@ -202,6 +263,8 @@ pub struct ServerFacts {
     pub semi_sync_replica: bool,
     /// Highest term in `mysql_fleet.term`.
     pub recorded_term: Term,
+    /// The primary of that term, absent where there is no term.
+    pub recorded_by: Option<ServerUuid>,
 }
 
 impl ServerFacts {

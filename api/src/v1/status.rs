@@ -32,6 +32,26 @@ pub struct MySQLClusterStatus {
     /// Acknowledgements that each commit of this term waits for.
     #[serde(default)]
     pub required_acks: i32,
+    /// First of the terms in which this primary has had these numbers of acknowledgements without a break.
+    #[serde(default)]
+    pub quorum_since: i64,
+    /// What the term is for. Absent before the first primary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<TermStage>,
+    /// Pod that the primary hands over to, in stage Handover.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover_to: Option<String>,
+    /// Transactions (GTID set) that the primary held when it took over from another one: all that had ever been
+    /// acknowledged. Absent for a primary that was chosen when there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promotion_point: Option<String>,
+    /// Whether the primary took over from one that was closed for it, rather than lost.
+    #[serde(default)]
+    pub planned: bool,
+    /// Instances that were in sync, each with the volume it had then: as long as it has that one it holds all
+    /// that it acknowledged, and can prove it when the primary is lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_sync: Vec<InSyncInstance>,
     /// Number of instances that exist.
     #[serde(default)]
     pub replicas: i32,
@@ -53,6 +73,32 @@ pub struct MySQLClusterStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// What a term is for.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TermStage {
+    /// The primary takes writes, or is to be opened for that.
+    Reign,
+    /// The primary was lost: its ackers are revoked, then another instance takes over.
+    Fencing,
+    /// The primary is closed, so that another instance can take over.
+    Handover,
+}
+
+/// An instance that was in sync.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct InSyncInstance {
+    /// Name of the pod.
+    pub name: String,
+    /// Identity of its data volume at that time.
+    pub volume_id: String,
+    /// Boot id of its kernel at that time.
+    pub boot_id: String,
+    /// Transactions (GTID set) that it holds and the primary does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errant: Option<String>,
+}
+
 /// State of a cluster in one word; docs/states.md describes each.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -66,13 +112,15 @@ pub enum Phase {
     Bootstrapping,
     /// An instance is being copied.
     Cloning,
+    /// Another instance is about to become the primary, as wanted.
+    SwitchoverRequested,
     /// The primary takes writes and all replicas are in sync.
     Healthy,
     /// The primary takes writes and enough replicas are in sync to acknowledge them.
     Degraded,
     /// The primary is there, and too few replicas are to acknowledge a write.
     WritesBlocked,
-    /// The primary is gone, and enough replicas are there to replace it.
+    /// The primary is gone, and a replica takes its place.
     PrimaryLost,
     /// The primary is gone, and too few replicas are there to replace it.
     FailoverBlocked,

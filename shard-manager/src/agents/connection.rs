@@ -14,6 +14,7 @@ use fleet_runtime::{
     lease::Gate,
     tls::{Identity, ReloadingIdentity, Role},
 };
+use fleet_topology::decide::SUSPECT_AFTER_MS;
 use tokio::{
     task::AbortHandle,
     time::{Instant, sleep, timeout},
@@ -217,9 +218,19 @@ impl Listener {
     }
 }
 
-/// The facts without what changes with every write or every second.
+/// The facts without what changes with every write or every second. Of a silence it matters whether it is long
+/// enough to be evidence.
 fn decisive(facts: &InstanceFacts) -> InstanceFacts {
-    let mut facts = InstanceFacts { observed_at: None, disk_free_bytes: 0, ..facts.clone() };
+    let suspect = |silent: &prost_types::Duration| {
+        silent.seconds.saturating_mul(1000) >= SUSPECT_AFTER_MS.cast_signed()
+    };
+    let mut facts = InstanceFacts {
+        observed_at: None,
+        disk_free_bytes: 0,
+        silent_for: facts.silent_for.filter(suspect).map(|_| prost_types::Duration::default()),
+        isolated_for: facts.isolated_for.map(|_| prost_types::Duration::default()),
+        ..facts.clone()
+    };
     if let Some(ServerFacts { gtid_executed, replication, .. }) = &mut facts.server {
         gtid_executed.clear();
         if let Some(replication) = replication {

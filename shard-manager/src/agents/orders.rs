@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use fleet_proto::agent::v1::{
-    CloseRequest, Endpoint, FollowRequest, OpenRequest, StartCloneRequest,
+    CloseRequest, Endpoint, FenceRequest, FollowRequest, OpenRequest, StartCloneRequest,
     agent_service_client::AgentServiceClient,
 };
 use tokio::time::{Instant, timeout};
@@ -42,8 +42,10 @@ pub enum OrderKind {
         /// Acknowledgements that each commit waits for.
         required_acks: u32,
     },
-    /// Take no writes.
+    /// Take no writes, and receive none.
     Close,
+    /// End mysqld, which boots closed.
+    Fence,
     /// Copy a donor's data.
     Clone {
         /// The donor's DNS name.
@@ -52,6 +54,8 @@ pub enum OrderKind {
         port: u16,
         /// Transactions that may be lost by it.
         expendable: String,
+        /// Transactions whose logs are kept aside.
+        archive: String,
     },
 }
 
@@ -62,6 +66,7 @@ impl fmt::Display for OrderKind {
             Self::Follow { host, .. } => write!(f, "follow {host}"),
             Self::Open { required_acks } => write!(f, "open with {required_acks} acknowledgements"),
             Self::Close => f.write_str("close"),
+            Self::Fence => f.write_str("end mysqld"),
             Self::Clone { host, .. } => write!(f, "copy the data of {host}"),
         }
     }
@@ -92,12 +97,13 @@ impl Order {
                     agent.open(OpenRequest { term, required_acks }).await.map(drop)
                 }
                 OrderKind::Close => agent.close(CloseRequest { term }).await.map(drop),
-                OrderKind::Clone { host, port, expendable } => agent
+                OrderKind::Fence => agent.fence(FenceRequest { term }).await.map(drop),
+                OrderKind::Clone { host, port, expendable, archive } => agent
                     .start_clone(StartCloneRequest {
                         term,
                         donor: Some(Endpoint { host, port: port.into() }),
                         expendable_gtids: expendable,
-                        archive_gtids: String::new(),
+                        archive_gtids: archive,
                     })
                     .await
                     .map(drop),
@@ -113,7 +119,12 @@ impl Order {
     /// Whether this order makes one that is under way pointless: it closes what that one opens, or is of a
     /// newer term.
     fn replaces(&self, other: &Self) -> bool {
-        self.term > other.term || (self.kind == OrderKind::Close && other.kind != OrderKind::Close)
+        let closes = |order: &Self| match order.kind {
+            OrderKind::Fence => 2,
+            OrderKind::Close => 1,
+            OrderKind::Follow { .. } | OrderKind::Open { .. } | OrderKind::Clone { .. } => 0,
+        };
+        self.term > other.term || closes(self) > closes(other)
     }
 
     fn refusal(&self, status: &Status) -> String {

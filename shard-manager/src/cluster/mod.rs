@@ -37,7 +37,7 @@ use fleet_runtime::{
     controller::Reconcile,
     error::{Classified, ErrorClass},
 };
-use fleet_topology::{AckerIdentity, Decision, InstanceId, State, TermRecord, decide};
+use fleet_topology::{CatchingUp, Decision, InstanceId, State, TermRecord, decide};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
 use tokio::sync::{Mutex, watch};
@@ -90,8 +90,8 @@ pub struct Reconciler {
 /// What is remembered of a cluster between reconciles. Losing it is safe.
 #[derive(Default)]
 pub struct Memory {
-    /// The ackers of the last decision.
-    ackers: Vec<AckerIdentity>,
+    /// The ackers of the last decision that are on their way to being in sync.
+    catching_up: Vec<CatchingUp>,
     /// The record that this process has written last.
     record: Option<TermRecord>,
 }
@@ -150,13 +150,13 @@ impl Reconciler {
         self.hold_connections(&name, &found.children);
         let mut cluster = self.up_to_date(cluster.clone(), &uid).await?;
         for _ in 0..MAX_RECORDS {
-            let ackers = self.memory.lock().await.entry(uid.clone()).or_default().ackers.clone();
+            let catching_up = self.memory.lock().await.entry(uid.clone()).or_default().catching_up.clone();
             let sighting = |pod: &str| self.agents.sighting(&name, pod);
             let Observation { view, details } =
-                observe::observe(&cluster, &found.children, sighting, ackers)?;
+                observe::observe(&cluster, &found.children, sighting, catching_up)?;
             let decision = decide(&view);
             let mut memory = self.memory.lock().await;
-            memory.entry(uid.clone()).or_default().ackers.clone_from(&decision.ackers);
+            memory.entry(uid.clone()).or_default().catching_up.clone_from(&decision.catching_up);
             drop(memory);
             let Some(record) = decision.record else {
                 // Before traffic goes there: what was written to it must never be taken for nothing.
@@ -185,7 +185,7 @@ impl Reconciler {
     /// an older one, somebody has edited the status, and it is put back: a primary changes with a new term
     /// only.
     async fn up_to_date(&self, cached: MySQLCluster, uid: &str) -> Result<MySQLCluster, ReconcileError> {
-        let written = self.memory.lock().await.get(uid).and_then(|memory| memory.record);
+        let written = self.memory.lock().await.get(uid).and_then(|memory| memory.record.clone());
         let Some(written) = written else { return Ok(cached) };
         let name = cached.name_any();
         let strays = |cluster: &MySQLCluster| strays(&name, cluster.status.as_ref(), &written);
@@ -337,6 +337,7 @@ mod tests {
             term,
             primary: Some(primary.to_owned()),
             primary_since: 1,
+            quorum_since: 1,
             ackers: 2,
             required_acks: 1,
             ..MySQLClusterStatus::default()
@@ -350,6 +351,8 @@ mod tests {
             primary: Some(InstanceId(0)),
             primary_since: Term(1),
             quorum: Quorum::new(2, 1).unwrap(),
+            quorum_since: Term(1),
+            ..TermRecord::NONE
         };
         let strays = |status: &MySQLClusterStatus| strays("orders", Some(status), &written);
         assert!(!strays(&status(2, "orders-0")));

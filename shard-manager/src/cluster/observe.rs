@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use fleet_api::{
     names,
-    v1::{self, MySQLCluster, MySQLClusterStatus},
+    v1::{self, MySQLCluster, MySQLClusterStatus, TermStage},
 };
 use fleet_proto::agent::v1 as proto;
 use fleet_topology::{
-    AckerIdentity, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
-    InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts, ServerFacts, Term, TermRecord,
-    ThreadState,
+    AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
+    InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts, ServerFacts, Stage, Term,
+    TermRecord, ThreadState,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
@@ -56,7 +56,7 @@ pub fn observe(
     cluster: &MySQLCluster,
     children: &Children,
     sighting: impl Fn(&str) -> Sighting,
-    ackers: Vec<AckerIdentity>,
+    catching_up: Vec<CatchingUp>,
 ) -> Result<Observation, ObserveError> {
     let name = cluster.name_any();
     let replicas = u32::try_from(cluster.spec.replicas).unwrap_or_default();
@@ -93,13 +93,15 @@ pub fn observe(
         replicas,
         offline: cluster.spec.offline,
         paused: cluster.spec.paused.clustering,
+        wanted_primary: None,
         durability: match cluster.spec.durability {
             v1::Durability::Strict => Durability::Strict,
             v1::Durability::Relaxed => Durability::Relaxed,
         },
         record: record(&name, cluster.status.as_ref())?,
         opened: opened(cluster.status.as_ref())?,
-        ackers,
+        ackers: in_sync(&name, cluster.status.as_ref()),
+        catching_up,
         instances,
     };
     Ok(Observation { view, details })
@@ -114,24 +116,37 @@ pub fn record(name: &str, status: Option<&MySQLClusterStatus>) -> Result<TermRec
     let Some(status) = status.filter(|status| status.term != 0) else {
         return Ok(TermRecord::NONE);
     };
-    let primary = status
-        .primary
-        .as_deref()
-        .map(|pod| {
-            names::ordinal(name, pod)
-                .map(InstanceId)
-                .ok_or_else(|| bad("primary", &pod, "the primary is a pod of the cluster"))
-        })
-        .transpose()?;
+    let instance = |field, pod: &str| {
+        names::ordinal(name, pod)
+            .map(InstanceId)
+            .ok_or_else(|| bad(field, &pod, "it is a pod of the cluster"))
+    };
+    let primary = status.primary.as_deref().map(|pod| instance("primary", pod)).transpose()?;
     let count =
         |field, value: i32| u32::try_from(value).map_err(|_| bad(field, &value, "a count is never negative"));
     let quorum = Quorum::new(count("ackers", status.ackers)?, count("requiredAcks", status.required_acks)?)
         .map_err(|_| bad("requiredAcks", &status.required_acks, "it is at most status.ackers"))?;
+    let stage = match (status.stage, status.handover_to.as_deref()) {
+        (Some(TermStage::Reign) | None, _) => Stage::Reign,
+        (Some(TermStage::Fencing), _) => Stage::Fencing,
+        (Some(TermStage::Handover), Some(pod)) => Stage::Handover { to: instance("handoverTo", pod)? },
+        (Some(TermStage::Handover), None) => {
+            return Err(bad("handoverTo", &"absent", "it names the other end of a handover"));
+        }
+    };
     Ok(TermRecord {
         term: term("term", status.term)?,
         primary,
         primary_since: term("primarySince", status.primary_since)?,
         quorum,
+        quorum_since: term("quorumSince", status.quorum_since)?,
+        stage,
+        promotion_point: status
+            .promotion_point
+            .as_deref()
+            .map(|text| text.parse().map_err(|_| bad("promotionPoint", &text, "it is a GTID set")))
+            .transpose()?,
+        planned: status.planned,
     })
 }
 
@@ -151,6 +166,22 @@ fn bad(field: &'static str, value: &dyn ToString, expected: &'static str) -> Obs
 fn has_volume(claim: &PersistentVolumeClaim) -> bool {
     let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     bound && claim.metadata.deletion_timestamp.is_none()
+}
+
+/// The instances that were in sync, from the status. What can't be read counts as forgotten, which is safe.
+fn in_sync(name: &str, status: Option<&MySQLClusterStatus>) -> Vec<AckerIdentity> {
+    let remembered = status.map(|status| status.in_sync.as_slice()).unwrap_or_default();
+    remembered
+        .iter()
+        .filter_map(|known| {
+            Some(AckerIdentity {
+                instance: InstanceId(names::ordinal(name, &known.name)?),
+                volume_id: known.volume_id.clone(),
+                boot_id: known.boot_id.clone(),
+                errant: known.errant.as_deref().unwrap_or_default().parse().ok()?,
+            })
+        })
+        .collect()
 }
 
 fn pod_state(pod: Option<&Arc<Pod>>) -> PodState {
@@ -186,6 +217,7 @@ impl Resolver<'_> {
                 proto::ProcessState::Failed => ProcessState::Failed(facts.process_message.clone()),
                 proto::ProcessState::Stopping => ProcessState::Stopping,
             },
+            silent_for_ms: facts.silent_for.as_ref().and_then(milliseconds),
             persisted_term: Term(facts.term),
             server: facts.server.as_ref().map(|server| self.server(server)).transpose()?,
             clone: facts.clone.as_ref().map(|clone| self.clone(clone)).transpose()?,
@@ -208,6 +240,10 @@ impl Resolver<'_> {
             semi_sync_clients: server.semi_sync_clients,
             semi_sync_replica: server.semi_sync_replica,
             recorded_term: Term(server.recorded_term),
+            recorded_by: Some(&server.recorded_by)
+                .filter(|text| !text.is_empty())
+                .map(|text| parse(text))
+                .transpose()?,
         })
     }
 
@@ -219,7 +255,7 @@ impl Resolver<'_> {
             applier: thread(replication.applier())?,
             applier_error: replication.applier_error.clone(),
             retrieved: parse(&replication.gtid_retrieved)?,
-            lag_ms: replication.lag.and_then(|lag| lag_ms(&lag)),
+            lag_ms: replication.lag.as_ref().and_then(milliseconds),
         })
     }
 
@@ -260,10 +296,10 @@ fn thread(state: proto::ThreadState) -> Result<ThreadState, String> {
     }
 }
 
-/// A lag in whole milliseconds; a negative one (clocks differ) is none.
-fn lag_ms(lag: &prost_types::Duration) -> Option<u64> {
-    let seconds = u64::try_from(lag.seconds).ok()?;
-    let nanos = u64::try_from(lag.nanos).ok()?;
+/// Whole milliseconds; a negative duration (clocks differ) is none.
+fn milliseconds(duration: &prost_types::Duration) -> Option<u64> {
+    let seconds = u64::try_from(duration.seconds).ok()?;
+    let nanos = u64::try_from(duration.nanos).ok()?;
     seconds.checked_mul(1000)?.checked_add(nanos / 1_000_000)
 }
 
@@ -276,6 +312,7 @@ mod tests {
             term: 3,
             primary: Some("orders-1".to_owned()),
             primary_since: 2,
+            quorum_since: 2,
             ackers: 2,
             required_acks: 1,
             ..MySQLClusterStatus::default()

@@ -15,10 +15,12 @@ pub fn send(agents: &Agents, namespace: &str, cluster: &str, decision: &Decision
             }
             Action::Open { required_acks } => OrderKind::Open { required_acks: *required_acks },
             Action::Close => OrderKind::Close,
-            Action::Clone { donor, expendable } => OrderKind::Clone {
+            Action::Fence => OrderKind::Fence,
+            Action::Clone { donor, expendable, archive } => OrderKind::Clone {
                 host: host(donor.0),
                 port: names::PORT_MYSQL,
                 expendable: expendable.to_string(),
+                archive: archive.to_string(),
             },
         };
         let order_of_term = Order { term: order.term.0, kind };

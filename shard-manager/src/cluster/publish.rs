@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use fleet_api::v1::{Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase};
+use fleet_api::v1::{Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, TermStage};
 use fleet_runtime::{
     apply::{Applier, ApplyError},
     lease::Gate,
@@ -85,12 +85,29 @@ impl Publisher {
     pub async fn tell_of_term(&self, cluster: &MySQLCluster) {
         let status = cluster.status.clone().unwrap_or_default();
         let primary = status.primary.unwrap_or_default();
-        let text = format!(
-            "{primary} is the primary of term {}; each commit waits for {} of {} acknowledgements",
-            status.term, status.required_acks, status.ackers
-        );
-        tracing::info!(cluster = cluster.name_any(), term = status.term, primary, "a new term begins");
-        self.tell(cluster, &event(EventType::Normal, "TermBegan", &text)).await;
+        let (type_, reason, text) = match status.stage {
+            Some(TermStage::Fencing) => {
+                let text = format!("{primary} is lost; term {} revokes its ackers", status.term);
+                (EventType::Warning, "FailoverBegan", text)
+            }
+            Some(TermStage::Handover) => {
+                let to = status.handover_to.unwrap_or_default();
+                (
+                    EventType::Normal,
+                    "SwitchoverBegan",
+                    format!("{primary} hands over to {to} in term {}", status.term),
+                )
+            }
+            Some(TermStage::Reign) | None => {
+                let text = format!(
+                    "{primary} is the primary of term {}; each commit waits for {} of {} acknowledgements",
+                    status.term, status.required_acks, status.ackers
+                );
+                (EventType::Normal, "TermBegan", text)
+            }
+        };
+        tracing::info!(cluster = cluster.name_any(), term = status.term, reason, "{text}");
+        self.tell(cluster, &event(type_, reason, &text)).await;
     }
 
     fn positions_due(&self, cluster: &MySQLCluster) -> bool {
@@ -131,6 +148,10 @@ fn complete(status: &MySQLClusterStatus) -> serde_json::Value {
         "primary": null,
         "ready": null,
         "selector": null,
+        "stage": null,
+        "handoverTo": null,
+        "promotionPoint": null,
+        "inSync": [],
         "instances": [],
         "conditions": [],
     });
@@ -155,6 +176,7 @@ fn events(before: &MySQLClusterStatus, after: &MySQLClusterStatus) -> Vec<Event>
             | Phase::Paused
             | Phase::Bootstrapping
             | Phase::Cloning
+            | Phase::SwitchoverRequested
             | Phase::Healthy
             | Phase::Incomplete
             | Phase::Deleting => EventType::Normal,

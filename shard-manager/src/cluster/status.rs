@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use fleet_api::{
     names,
-    v1::{Condition, ConditionType, InstanceRole, InstanceStatus, MySQLCluster, MySQLClusterStatus, Phase},
+    v1::{
+        Condition, ConditionType, InSyncInstance, InstanceRole, InstanceStatus, MySQLCluster,
+        MySQLClusterStatus, Phase, TermStage,
+    },
 };
-use fleet_topology::{Decision, InstanceVerdict, Role, Standing, State, Term, TermRecord};
+use fleet_topology::{
+    AckerIdentity, Decision, InstanceVerdict, Role, Stage, Standing, State, Term, TermRecord,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
@@ -60,6 +65,7 @@ pub fn decided(
         ready_replicas: i32::try_from(ready).unwrap_or(i32::MAX),
         ready: Some(format!("{ready}/{wanted}")),
         selector: Some(selector(&name)),
+        in_sync: decision.ackers.iter().map(|known| in_sync(&name, known)).collect(),
         instances,
         conditions: Vec::new(),
         ..cluster.status.clone().unwrap_or_default()
@@ -84,7 +90,8 @@ fn of_state(decision: &Decision) -> [(ConditionType, &'static str); 5] {
     let Decision { state, orders, .. } = decision;
     let truth = |yes: bool| if yes { "True" } else { "False" };
     let healthy = *state == State::Healthy;
-    let under_way = matches!(state, State::Bootstrapping | State::Cloning) || !orders.is_empty();
+    let under_way = matches!(state, State::Bootstrapping | State::Cloning | State::SwitchoverRequested)
+        || !orders.is_empty();
     let available = if *state == State::Incomplete { "Unknown" } else { truth(state.takes_writes()) };
     [
         (ConditionType::Available, available),
@@ -153,6 +160,18 @@ pub fn with_record(cluster: &MySQLCluster, record: &TermRecord) -> MySQLClusterS
         term: signed(record.term.0),
         primary: record.primary.map(|id| names::pod(&cluster.name_any(), id.0)),
         primary_since: signed(record.primary_since.0),
+        quorum_since: signed(record.quorum_since.0),
+        stage: Some(match record.stage {
+            Stage::Reign => TermStage::Reign,
+            Stage::Fencing => TermStage::Fencing,
+            Stage::Handover { .. } => TermStage::Handover,
+        }),
+        handover_to: match record.stage {
+            Stage::Handover { to } => Some(names::pod(&cluster.name_any(), to.0)),
+            Stage::Reign | Stage::Fencing => None,
+        },
+        promotion_point: record.promotion_point.as_ref().map(ToString::to_string),
+        planned: record.planned,
         ackers: count(record.quorum.ackers()),
         required_acks: count(record.quorum.required_acks()),
         ..cluster.status.clone().unwrap_or_default()
@@ -185,12 +204,22 @@ fn phase(state: State) -> Phase {
         State::Paused => Phase::Paused,
         State::Bootstrapping => Phase::Bootstrapping,
         State::Cloning => Phase::Cloning,
+        State::SwitchoverRequested => Phase::SwitchoverRequested,
         State::Healthy => Phase::Healthy,
         State::Degraded => Phase::Degraded,
         State::WritesBlocked => Phase::WritesBlocked,
         State::PrimaryLost => Phase::PrimaryLost,
         State::FailoverBlocked => Phase::FailoverBlocked,
         State::Incomplete => Phase::Incomplete,
+    }
+}
+
+fn in_sync(cluster: &str, known: &AckerIdentity) -> InSyncInstance {
+    InSyncInstance {
+        name: names::pod(cluster, known.instance.0),
+        volume_id: known.volume_id.clone(),
+        boot_id: known.boot_id.clone(),
+        errant: (!known.errant.is_empty()).then(|| known.errant.to_string()),
     }
 }
 

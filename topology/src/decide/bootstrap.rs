@@ -10,7 +10,7 @@ use super::state::State;
 use super::survey::{Member, Survey};
 use super::{join, traffic};
 use crate::gtid::GtidSet;
-use crate::observe::{InstanceId, PodState, ServerFacts, TermRecord};
+use crate::observe::{InstanceId, PodState, ServerFacts, Stage, TermRecord};
 
 /// An instance that answers.
 type Heard<'a> = (Member<'a>, &'a ServerFacts);
@@ -24,7 +24,7 @@ pub(super) fn decide(survey: &Survey<'_>) -> Decision {
     let heard: Vec<Heard<'_>> = asked.iter().filter_map(|member| Some((*member, member.ready()?))).collect();
     let silent: Vec<_> = asked.iter().filter(|member| member.ready().is_none()).collect();
     if !silent.is_empty() {
-        let why = join(silent.iter().map(|member| format!("{} {}", member.id, why_not_ready(**member))));
+        let why = join(silent.iter().map(|member| format!("{} {}", member.id, member.why_not_ready())));
         let message = format!("waits for every instance before a primary is chosen: {why}");
         return answer(survey, State::Bootstrapping, message, None);
     }
@@ -34,16 +34,6 @@ pub(super) fn decide(survey: &Survey<'_>) -> Decision {
             answer(survey, State::Bootstrapping, message, Some(record(survey, primary, server)))
         }
         Err(reason) => answer(survey, State::Incomplete, reason, None),
-    }
-}
-
-fn why_not_ready(member: Member<'_>) -> String {
-    match member.copying() {
-        Some(_) => "copies the data of another instance".to_owned(),
-        None if member.server().is_some() && member.pod == PodState::Terminating => {
-            "has a pod that is being deleted".to_owned()
-        }
-        None => member.why_silent(),
     }
 }
 
@@ -122,6 +112,10 @@ fn record(survey: &Survey<'_>, primary: Member<'_>, server: &ServerFacts) -> Ter
         primary: Some(primary.id),
         primary_since: if adopted { server.recorded_term } else { term },
         quorum: survey.wanted,
+        quorum_since: term,
+        stage: Stage::Reign,
+        promotion_point: None,
+        planned: false,
     }
 }
 
@@ -145,6 +139,7 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
         },
         opened: survey.view.opened,
         ackers: survey.view.ackers.clone(),
+        catching_up: Vec::new(),
         pods: survey.view.replicas.max(survey.pods_there_are()).max(survey.pods_of_volumes()),
     }
 }
@@ -153,9 +148,9 @@ fn verdict(survey: &Survey<'_>, member: Member<'_>) -> InstanceVerdict {
     let role = if survey.is_wanted(member.id) { Role::Replica } else { Role::Leaving };
     let (standing, message) = match member.known() {
         None => (Standing::Unknown, member.why_silent()),
-        Some(_) if member.copying().is_some() => (Standing::Cloning, why_not_ready(member)),
+        Some(_) if member.copying().is_some() => (Standing::Cloning, member.why_not_ready()),
         Some(_) if member.is_open() => (Standing::Open, "takes writes".to_owned()),
-        Some(_) if member.ready().is_none() => (Standing::Down, why_not_ready(member)),
+        Some(_) if member.ready().is_none() => (Standing::Down, member.why_not_ready()),
         Some(_) => (Standing::Closed, "waits for a primary to be chosen".to_owned()),
     };
     InstanceVerdict { id: member.id, role, standing, message }

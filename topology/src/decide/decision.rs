@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::decide::state::State;
 use crate::gtid::GtidSet;
-use crate::observe::{AckerIdentity, InstanceId, TermRecord};
+use crate::observe::{AckerIdentity, CatchingUp, InstanceId, TermRecord};
 use crate::term::Term;
 
 /// What is to be done about a cluster, and what can be said of it.
@@ -29,8 +29,11 @@ pub struct Decision {
     pub traffic: Traffic,
     /// The reign to remember as opened, in place of the one in the view, before traffic goes anywhere.
     pub opened: Term,
-    /// Ackers to remember for the next decision, in place of those in the view.
+    /// Ackers to remember for the next decision, in place of those in the view. They have to outlive whoever
+    /// decides: without them no lost primary can be replaced.
     pub ackers: Vec<AckerIdentity>,
+    /// Ackers on their way to being remembered, in place of those in the view.
+    pub catching_up: Vec<CatchingUp>,
     /// How many instances, counted from ordinal 0, have to have a pod: more than wanted while the quorum in
     /// force counts on an instance that is to leave, none once an offline cluster is closed.
     pub pods: u32,
@@ -112,15 +115,21 @@ pub enum Action {
         /// Acknowledgements that each commit waits for; 0 for none.
         required_acks: u32,
     },
-    /// Take no writes.
+    /// Take no writes, and receive none. What was received goes on being applied.
     Close,
+    /// End mysqld at once, which boots closed: for a primary whose commits can't be acknowledged any more, so
+    /// that it can't be closed politely either.
+    Fence,
     /// Replace the data by a copy.
     Clone {
         /// Of this instance's data.
         donor: InstanceId,
-        /// Transactions that may be lost by it: all those that the donor has. An instance that holds any
-        /// other one has to refuse.
+        /// Transactions that may be lost by it: all those that the donor has, and the archived ones. An
+        /// instance that holds any other one has to refuse.
         expendable: GtidSet,
+        /// Transactions of it whose logs are kept aside: a lost primary committed them and nobody acknowledged
+        /// them.
+        archive: GtidSet,
     },
 }
 
@@ -136,6 +145,7 @@ impl fmt::Display for Order {
                 write!(f, "{instance}: open, each commit acknowledged by {required_acks}")
             }
             Action::Close => write!(f, "{instance}: close"),
+            Action::Fence => write!(f, "{instance}: end mysqld"),
             Action::Clone { donor, .. } => write!(f, "{instance}: copy the data of {donor}"),
         }?;
         write!(f, " (term {term})")

@@ -41,11 +41,16 @@ impl<'a> Donors<'a> {
 
     /// The order that gives an instance the data it lacks, or why it has to wait.
     ///
-    /// The donor holds all that the instance does, so the copy loses nothing; and all that the primary has
-    /// dropped, so the instance can follow the primary after it. The primary, whose work is to take writes,
-    /// is asked only if nobody else could do it, now or later.
-    pub(super) fn order(&mut self, instance: &ServerFacts, dropped: &GtidSet) -> Result<Action, String> {
-        let held = instance.held();
+    /// The donor holds all that the instance does but for the tail of a lost primary, so the copy loses nothing
+    /// else; and all that the primary has dropped, so the instance can follow the primary after it. The
+    /// primary, whose work is to take writes, is asked only if nobody else could do it, now or later.
+    pub(super) fn order(
+        &mut self,
+        instance: &ServerFacts,
+        tail: &GtidSet,
+        dropped: &GtidSet,
+    ) -> Result<Action, String> {
+        let held = instance.held().subtract(tail);
         let fitting = |(_, donor): &&(InstanceId, &ServerFacts)| {
             donor.executed.contains(&held) && donor.executed.contains(dropped)
         };
@@ -62,7 +67,8 @@ impl<'a> Donors<'a> {
             return Err(format!("{first} gives its data to another instance first"));
         };
         self.busy.insert(*donor);
-        Ok(Action::Clone { donor: *donor, expendable: server.executed.clone() })
+        let expendable = server.executed.union(tail);
+        Ok(Action::Clone { donor: *donor, expendable, archive: tail.clone() })
     }
 }
 
@@ -75,15 +81,16 @@ pub(super) fn orders_for_followers<'a>(
     let mut donors = Donors::new(survey, primary, followers);
     let mut orders = Vec::new();
     for follower in followers {
-        let action = match follower.need {
+        let action = match &follower.need {
             Need::Nothing => continue,
             Need::Close => Action::Close,
-            Need::Follow { acknowledge } => Action::Follow { source: primary.id, acknowledge },
-            Need::Copy => {
+            Need::Fence => Action::Fence,
+            Need::Follow { acknowledge } => Action::Follow { source: primary.id, acknowledge: *acknowledge },
+            Need::Copy { tail } => {
                 let (Some(server), Some(source)) = (follower.member.ready(), primary.server()) else {
                     continue;
                 };
-                match donors.order(server, &source.purged) {
+                match donors.order(server, tail, &source.purged) {
                     Ok(action) => {
                         follower.standing = Standing::Cloning;
                         action

@@ -3,7 +3,13 @@
 use super::decision::{Role, Standing};
 use super::survey::{Member, Survey};
 use crate::gtid::GtidSet;
-use crate::observe::{CloneState, InstanceFacts, InstanceId, ReplicationFacts, ServerFacts, ThreadState};
+use crate::observe::{
+    CloneState, InstanceFacts, InstanceId, PodState, ReplicationFacts, ServerFacts, ThreadState,
+};
+
+/// For how long the mysqld of a follower has to be silent before it is ended and started again: a disk that is
+/// slow for a while is no reason, and a process that hangs would be missed as an acker for ever.
+const HANGS_AFTER_MS: u64 = 10_000;
 
 /// An instance that is not the primary.
 pub(super) struct Follower<'a> {
@@ -16,16 +22,22 @@ pub(super) struct Follower<'a> {
 }
 
 /// What an instance needs to get in sync.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Need {
     /// Nothing that an order could give it.
     Nothing,
     /// To be closed.
     Close,
+    /// To have its mysqld ended.
+    Fence,
     /// To follow the primary.
     Follow { acknowledge: bool },
-    /// A copy of the data, since the primary has dropped transactions that it lacks.
-    Copy,
+    /// A copy of the data, since the primary has dropped transactions that it lacks, or since it holds the
+    /// tail of a lost primary.
+    Copy {
+        /// What a lost primary committed and nobody acknowledged.
+        tail: GtidSet,
+    },
 }
 
 /// Looks at every instance but the primary, by ordinal.
@@ -60,10 +72,13 @@ fn judge(survey: &Survey<'_>, primary: Member<'_>, member: Member<'_>) -> Judgem
         return (Standing::Cloning, message, Need::Nothing);
     }
     if member.is_open() {
-        return judge_open(survey, facts);
+        return judge_open(survey, member, facts);
     }
     let Some(server) = member.ready() else {
-        return (Standing::Down, member.why_silent(), Need::Nothing);
+        let hangs = member.silent_for_ms().is_some_and(|for_ms| for_ms >= HANGS_AFTER_MS);
+        let can_be_told = facts.persisted_term <= survey.term() && member.pod != PodState::Terminating;
+        let need = if hangs && can_be_told { Need::Fence } else { Need::Nothing };
+        return (Standing::Down, member.why_silent(), need);
     };
     if member.highest_term() > survey.term() {
         let message = format!(
@@ -74,18 +89,26 @@ fn judge(survey: &Survey<'_>, primary: Member<'_>, member: Member<'_>) -> Judgem
         return (Standing::Blocked, message, Need::Nothing);
     }
     match primary.server() {
-        Some(source) => extra(primary, source, server)
+        Some(source) => extra(survey, primary, source, server)
             .unwrap_or_else(|| judge_closed(survey, primary.id, source, member, facts, server)),
         None => judge_without_primary(primary.id, server),
     }
 }
 
 /// An instance that takes writes and is not the primary.
-fn judge_open(survey: &Survey<'_>, facts: &InstanceFacts) -> Judgement {
+fn judge_open(survey: &Survey<'_>, member: Member<'_>, facts: &InstanceFacts) -> Judgement {
     if facts.persisted_term > survey.term() {
         let message =
             format!("takes writes for term {}, higher than that of the cluster", facts.persisted_term);
         return (Standing::Open, message, Need::Nothing);
+    }
+    if member.server().is_some_and(|server| server.semi_sync_source) {
+        // Its commits may wait for acknowledgements that never come, and then it can't be closed politely.
+        return (
+            Standing::Open,
+            "takes writes without being the primary, and is ended".to_owned(),
+            Need::Fence,
+        );
     }
     (Standing::Open, "takes writes without being the primary, and is closed".to_owned(), Need::Close)
 }
@@ -105,7 +128,16 @@ fn judge_without_primary(primary: InstanceId, server: &ServerFacts) -> Judgement
 /// Where the primary takes writes, its own transactions are no evidence: the two were not asked at the same
 /// instant, and what looks like one too many is only newer. Nobody but a server itself makes transactions of
 /// its own identity, so all others are.
-fn extra(primary: Member<'_>, source: &ServerFacts, server: &ServerFacts) -> Option<Judgement> {
+///
+/// An instance that has not yet executed the first transaction of this reign may hold the tail of the primary
+/// before: what that one committed and nobody acknowledged, since all that was acknowledged was on record when
+/// the present primary took over. No client was ever told of it.
+fn extra(
+    survey: &Survey<'_>,
+    primary: Member<'_>,
+    source: &ServerFacts,
+    server: &ServerFacts,
+) -> Option<Judgement> {
     let extra = server.held().subtract(&source.held());
     let own = extra.of_source(source.server_uuid);
     if !primary.is_open() && !own.is_empty() {
@@ -115,6 +147,19 @@ fn extra(primary: Member<'_>, source: &ServerFacts, server: &ServerFacts) -> Opt
     let errant = extra.subtract(&own);
     if errant.is_empty() {
         return None;
+    }
+    let record = survey.record();
+    let tail = match server.recorded_by {
+        Some(before) if record.promotion_point.is_some() && server.recorded_term < record.primary_since => {
+            errant.of_source(before)
+        }
+        _ => GtidSet::new(),
+    };
+    if errant == tail {
+        let message = format!(
+            "holds transactions that nobody acknowledged to the primary before, which are archived: {tail}"
+        );
+        return Some((Standing::CatchingUp, message, Need::Copy { tail }));
     }
     let message =
         format!("holds transactions that {} does not have, and is left alone: {errant}", primary.id);
@@ -148,7 +193,7 @@ fn judge_closed(
             if let Some(CloneState::Failed(error)) = facts.clone.as_ref().map(|clone| &clone.state) {
                 message = format!("{message}; the last copy failed: {error}");
             }
-            return (Standing::CatchingUp, message, Need::Copy);
+            return (Standing::CatchingUp, message, Need::Copy { tail: GtidSet::new() });
         }
     }
     if let Some(reason) = reason_to_follow(primary, replication, server, acknowledge) {
@@ -228,9 +273,9 @@ impl Follower<'_> {
             && !matches!(self.standing, Standing::Errant(_) | Standing::Blocked)
     }
 
-    /// Whether it holds all that the primary has executed.
-    pub(super) fn holds_all_of(&self, source: &ServerFacts) -> bool {
-        self.member.server().is_some_and(|server| server.held().contains(&source.executed))
+    /// Whether it holds all of these transactions.
+    pub(super) fn holds_all_of(&self, transactions: &GtidSet) -> bool {
+        self.member.server().is_some_and(|server| server.held().contains(transactions))
     }
 }
 

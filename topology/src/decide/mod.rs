@@ -6,22 +6,26 @@
 //!                             ▼
 //!                          followers: what each of the others does and needs
 //!                             │
-//!                             ├─ primary silent ─► loss: lost, or not known
+//!                             ├─ primary silent ─► loss: lost, or not known ─► failover: another one
 //!                             ├─ not open for the term ─► opening: open it once enough acknowledge
-//!                             └─ open for the term ─► quorum_change: a new term for another quorum
+//!                             └─ open for the term ─► handover: to another primary
+//!                                                  ─► quorum_change: a new term for another quorum
 //! ```
 //!
 //! What holds for every decision:
 //! - the only instance that is ever ordered open is the primary of the record, and only while no other
-//!   instance is known to take writes;
+//!   instance is known to take writes that could be acknowledged;
 //! - a decision with a record has no orders, so an order's term has always been recorded before;
 //! - an instance that can't be asked gets no order and proves nothing, in either direction;
-//! - a copy is ordered only onto an instance whose every transaction the donor has.
+//! - a copy is ordered only onto an instance whose every transaction the donor has, but for those that a lost
+//!   primary committed and nobody acknowledged, whose logs are kept aside first.
 
 mod bootstrap;
 pub mod decision;
 mod donors;
+mod failover;
 mod followers;
+mod handover;
 mod loss;
 mod opening;
 mod quorum_change;
@@ -35,7 +39,7 @@ pub use loss::SUSPECT_AFTER_MS;
 use self::decision::{Action, Decision, Order, Traffic};
 use self::state::State;
 use self::survey::Survey;
-use crate::observe::{ClusterView, PodState};
+use crate::observe::{ClusterView, PodState, Stage};
 use crate::quorum::Quorum;
 
 /// Decides what is to be done about a cluster, from everything that is known of it.
@@ -48,7 +52,10 @@ pub fn decide(view: &ClusterView) -> Decision {
     };
     let survey = Survey::new(view, wanted);
     let decision = match view.record.primary {
-        Some(primary) if !reign::is_outdated(&survey, primary) => reign::decide(&survey, primary),
+        Some(primary) if !reign::is_outdated(&survey, primary) => match view.record.stage {
+            Stage::Reign | Stage::Handover { .. } => reign::decide(&survey, primary),
+            Stage::Fencing => failover::decide(&survey, primary),
+        },
         _ => bootstrap::decide(&survey),
     };
     if view.offline {
@@ -75,6 +82,7 @@ fn undecided(view: &ClusterView, message: String) -> Decision {
         },
         opened: view.opened,
         ackers: view.ackers.clone(),
+        catching_up: Vec::new(),
         pods: view
             .instances
             .iter()

@@ -46,9 +46,10 @@ impl Primary {
 /// Why the data of a closed primary are not what its instances say they were, if so.
 ///
 /// A primary that was open in its reign still holds the first transaction of it, and all transactions of its
-/// own identity. One that was not holds whatever any other instance does, since it was chosen for that. Other
-/// transactions that it lacks are errant. One that was seen open in its reign and looks as if it never was has
-/// another volume, and there may be nobody else who knows what it held.
+/// own identity. One that was not holds whatever it was chosen for: all that was on record when it took over
+/// from another one, or whatever any other instance does. Other transactions that it lacks are errant. One that
+/// was seen open in its reign and looks as if it never was has another volume, and there may be nobody else who
+/// knows what it held.
 pub(super) fn gap(
     survey: &Survey<'_>,
     primary: Member<'_>,
@@ -60,7 +61,13 @@ pub(super) fn gap(
     }
     let opened = Primary::of(survey, server) == Primary::Closed;
     let held = server.held();
-    let lacks = followers.iter().find_map(|follower| {
+    let promotion_point = survey.record().promotion_point.as_ref();
+    if let Some(lost) = promotion_point.map(|point| point.subtract(&held)).filter(|lost| !lost.is_empty()) {
+        return Some(format!("it lacks transactions that it held when it was chosen: {lost}"));
+    }
+    // What others hold beyond the promotion point of one that was never open is the tail of the one before.
+    let compared = followers.iter().filter(|_| opened || promotion_point.is_none());
+    let lacks = compared.into_iter().find_map(|follower| {
         let other = follower.member.server()?;
         let extra = other.held().subtract(&held);
         let own = extra.of_source(server.server_uuid);
@@ -90,7 +97,9 @@ pub(super) fn obstacle(
             _ => format!("it {}", primary.why_silent()),
         });
     }
-    if let Some(open) = followers.iter().find(|follower| follower.member.is_open()) {
+    if let Some(open) =
+        followers.iter().find(|follower| follower.member.is_open() && !is_harmless(survey, follower.member))
+    {
         return Some(format!("{} takes writes and has to be closed first", open.member.id));
     }
     let required = survey.record().quorum.required_acks();
@@ -98,6 +107,18 @@ pub(super) fn obstacle(
         return None;
     }
     too_few(survey, primary, required, followers).or_else(|| stranger(survey, primary, server, followers))
+}
+
+/// Whether an instance that takes writes gets none of them acknowledged: it was lost as primary, and too few
+/// of its ackers are left. It is ended as well, but a process that hangs in its disk can't even be killed.
+fn is_harmless(survey: &Survey<'_>, member: Member<'_>) -> bool {
+    let record = survey.record();
+    member.server().is_some_and(|server| {
+        record.promotion_point.is_some()
+            && server.recorded_term < record.primary_since
+            && server.effective_acks() >= record.quorum.required_acks()
+            && server.effective_acks() > 0
+    })
 }
 
 /// The term's first transaction needs its acknowledgements: opening before they can come would only block.

@@ -22,18 +22,11 @@ pub(super) fn wanted(
     followers: &[Follower<'_>],
 ) -> Option<Result<TermRecord, String>> {
     let record = survey.record();
-    if !survey.is_wanted(primary.id) {
-        return Some(Err(format!(
-            "{} is the primary and would have to leave: {} instances are wanted, so raise that to {} or more",
-            primary.id,
-            survey.view.replicas,
-            primary.id.0.saturating_add(1)
-        )));
-    }
     if record.quorum == survey.wanted {
         return None;
     }
-    let change = TermRecord { term: record.term.next(), quorum: survey.wanted, ..*record };
+    let term = record.term.next();
+    let change = TermRecord { term, quorum: survey.wanted, quorum_since: term, ..record.clone() };
     Some(obstacle(survey, primary, server, followers).map_or(Ok(change), Err))
 }
 
@@ -63,7 +56,8 @@ fn obstacle(
     ))
 }
 
-fn keeps_up(primary: Member<'_>, server: &ServerFacts, follower: &Follower<'_>) -> bool {
+/// Whether an instance lacks nothing, or as little as nobody would notice.
+pub(super) fn keeps_up(primary: Member<'_>, server: &ServerFacts, follower: &Follower<'_>) -> bool {
     let lag = follower.member.replication_from(primary.id).and_then(|replication| replication.lag_ms);
-    follower.holds_all_of(server) || lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
+    follower.holds_all_of(&server.executed) || lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
 }

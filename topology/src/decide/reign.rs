@@ -6,18 +6,23 @@ use super::followers::{self, Follower, not_in_sync};
 use super::opening::{self, Primary};
 use super::state::State;
 use super::survey::{Member, Survey};
-use super::{join, loss, quorum_change, traffic};
-use crate::observe::{AckerIdentity, InstanceId, ServerFacts};
+use super::{handover, join, loss, quorum_change, traffic};
+use crate::gtid::GtidSet;
+use crate::observe::{AckerIdentity, CatchingUp, Durability, InstanceId, ServerFacts, Stage, TermRecord};
 
 /// Decides about a cluster whose primary is `primary`.
 pub(super) fn decide(survey: &Survey<'_>, primary: InstanceId) -> Decision {
     let primary = survey.member(primary);
     let mut followers = followers::assess(survey, primary);
     let mut orders = orders_for_followers(survey, primary, &mut followers);
+    if let Stage::Handover { to } = survey.record().stage {
+        let reign = Reign { survey, primary, followers, serves: false, proved: false };
+        return handover::decide(reign, to, orders);
+    }
     let Some(server) = primary.server() else {
-        let (state, message) = loss::judge(survey, primary, &followers);
+        let judgement = loss::judge(survey, primary, &followers);
         return Reign { survey, primary, followers, serves: false, proved: false }
-            .decision(state, message, orders);
+            .replaced(judgement, orders);
     };
     let condition = Primary::of(survey, server);
     let reign = Reign {
@@ -29,6 +34,16 @@ pub(super) fn decide(survey: &Survey<'_>, primary: InstanceId) -> Decision {
     };
     if reign.proved {
         return reign.proved_decision(server, orders);
+    }
+    if primary.stops_closed() && survey.record().quorum.required_acks() > 0 {
+        let lost = format!("{} {}", primary.id, primary.why_silent());
+        let judgement = loss::replace(survey, primary, &lost);
+        return reign.replaced(judgement, orders);
+    }
+    if let Some(gap) = opening::gap(survey, primary, server, &reign.followers) {
+        let lost = format!("{} is kept closed: {gap}", primary.id);
+        let judgement = loss::replace(survey, primary, &lost);
+        return reign.replaced(judgement, orders);
     }
     let (state, message, action) = reign.bring_to_serve(server, condition);
     orders.extend(action.map(|action| (primary.id, action)));
@@ -47,7 +62,7 @@ pub(super) fn is_outdated(survey: &Survey<'_>, primary: InstanceId) -> bool {
     survey.highest_term() > survey.term() && !works
 }
 
-struct Reign<'s, 'a> {
+pub(super) struct Reign<'s, 'a> {
     survey: &'s Survey<'a>,
     primary: Member<'a>,
     followers: Vec<Follower<'a>>,
@@ -79,32 +94,61 @@ fn acknowledging(survey: &Survey<'_>, primary: Member<'_>, server: &ServerFacts)
     Acknowledging { known, needed, enough: known.saturating_add(presumed) >= needed }
 }
 
-impl Reign<'_, '_> {
+impl<'s, 'a> Reign<'s, 'a> {
+    pub(super) const fn survey(&self) -> &'s Survey<'a> {
+        self.survey
+    }
+
+    pub(super) const fn primary(&self) -> Member<'a> {
+        self.primary
+    }
+
+    pub(super) fn followers(&self) -> &[Follower<'a>] {
+        &self.followers
+    }
+
     /// The primary is open for the current term.
     fn proved_decision(self, server: &ServerFacts, orders: Vec<(InstanceId, Action)>) -> Decision {
         let closes_first = orders.iter().any(|(_, action)| *action == Action::Close);
-        let (change, waits_for) =
-            match quorum_change::wanted(self.survey, self.primary, server, &self.followers) {
-                None => (None, None),
-                Some(Ok(record)) => {
-                    (Some(record).filter(|_| !closes_first), Some("changes its quorum".to_owned()))
-                }
-                Some(Err(reason)) => (None, Some(reason)),
-            };
-        let (state, message) = self.state_while_serving(server, waits_for);
-        let mut decision = self.decision(state, message, orders);
-        if change.is_some() {
-            decision.orders.clear();
-            decision.record = change;
+        let Self { survey, primary, ref followers, .. } = self;
+        let mut waits_for = None;
+        match handover::wanted(survey, primary, server, followers) {
+            None => {}
+            Some(Ok(record)) => {
+                let message = format!("{} hands over", primary.id);
+                return self.recorded(State::SwitchoverRequested, message, record);
+            }
+            Some(Err(reason)) => waits_for = Some(reason),
         }
-        decision
+        let mut change = None;
+        if survey.is_wanted(primary.id) {
+            match quorum_change::wanted(survey, primary, server, followers) {
+                None => {}
+                Some(Ok(record)) => {
+                    change = Some(record).filter(|_| !closes_first);
+                    waits_for = waits_for.or_else(|| Some("changes its quorum".to_owned()));
+                }
+                Some(Err(reason)) => waits_for = waits_for.or(Some(reason)),
+            }
+        }
+        let (state, message) = self.state_while_serving(server, waits_for);
+        match change {
+            Some(record) => self.recorded(state, message, record),
+            None => self.decision(state, message, orders),
+        }
     }
 
     /// The primary takes writes, for this term or for the one before it.
     fn state_while_serving(&self, server: &ServerFacts, waits_for: Option<String>) -> (State, String) {
         let id = self.primary.id;
         let acks = acknowledging(self.survey, self.primary, server);
-        let troubles = not_in_sync(self.survey, &self.followers);
+        let mut troubles = not_in_sync(self.survey, &self.followers);
+        let (_, catching_up) = self.remembered();
+        troubles.extend(
+            catching_up.iter().filter(|known| self.survey.is_wanted(known.acker.instance)).map(|known| {
+                format!("{} gets what was acknowledged before it was there", known.acker.instance)
+            }),
+        );
         if !acks.enough {
             let Acknowledging { known, needed, .. } = acks;
             let waits =
@@ -132,10 +176,6 @@ impl Reign<'_, '_> {
         let Self { survey, primary, followers, .. } = self;
         let (id, term) = (primary.id, survey.term());
         let required_acks = survey.record().quorum.required_acks();
-        if let Some(gap) = opening::gap(survey, *primary, server, followers) {
-            let message = format!("{id} is kept closed: {gap}");
-            return (State::FailoverBlocked, message, None);
-        }
         let (action, waits_for) = match opening::obstacle(survey, *primary, server, followers) {
             None => (Some(Action::Open { required_acks }), format!("{id} is opened for term {term}")),
             Some(obstacle) => {
@@ -159,12 +199,38 @@ impl Reign<'_, '_> {
                 );
                 (State::WritesBlocked, message, action)
             }
-            Primary::Opens | Primary::NeverOpened => (State::Bootstrapping, waits_for, action),
+            Primary::Opens | Primary::NeverOpened => {
+                let state = match survey.record() {
+                    TermRecord { promotion_point: None, .. } => State::Bootstrapping,
+                    TermRecord { planned: true, .. } => State::SwitchoverRequested,
+                    TermRecord { planned: false, .. } => State::PrimaryLost,
+                };
+                (state, waits_for, action)
+            }
             Primary::Closed => (State::WritesBlocked, waits_for, action),
         }
     }
 
-    fn decision(self, state: State, message: String, actions: Vec<(InstanceId, Action)>) -> Decision {
+    /// The primary is lost or not, and its ackers are revoked if so.
+    pub(super) fn replaced(self, judgement: loss::Judgement, actions: Vec<(InstanceId, Action)>) -> Decision {
+        let loss::Judgement { state, message, record } = judgement;
+        match record {
+            Some(record) => self.recorded(state, message, record),
+            None => self.decision(state, message, actions),
+        }
+    }
+
+    /// A record is to be written, and nothing ordered before it is.
+    pub(super) fn recorded(self, state: State, message: String, record: TermRecord) -> Decision {
+        Decision { record: Some(record), ..self.decision(state, message, Vec::new()) }
+    }
+
+    pub(super) fn decision(
+        self,
+        state: State,
+        message: String,
+        actions: Vec<(InstanceId, Action)>,
+    ) -> Decision {
         let Self { survey, primary, ref followers, serves, .. } = self;
         let record = survey.record();
         let pods = survey
@@ -177,6 +243,7 @@ impl Reign<'_, '_> {
             .into_iter()
             .map(|(instance, action)| Order { instance, term: record.term, action })
             .collect();
+        let (ackers, catching_up) = self.remembered();
         Decision {
             state,
             message,
@@ -185,7 +252,8 @@ impl Reign<'_, '_> {
             orders: closes_first(orders),
             traffic: traffic::of_term(survey, primary, serves, followers),
             opened: if serves { survey.view.opened.max(record.primary_since) } else { survey.view.opened },
-            ackers: self.remembered_ackers(),
+            ackers,
+            catching_up,
             pods,
         }
     }
@@ -213,28 +281,63 @@ impl Reign<'_, '_> {
         verdicts
     }
 
-    /// The ackers that are known to hold all that the primary has committed, and those remembered before.
-    fn remembered_ackers(&self) -> Vec<AckerIdentity> {
-        let Self { survey, primary, followers, .. } = self;
-        let source = primary.server().filter(|_| self.proved);
-        let counted = followers.iter().filter(|follower| survey.record().counts_acks_of(follower.member.id));
-        counted
-            .filter_map(|follower| {
-                let instance = follower.member.id;
-                let caught_up = source.is_some_and(|source| {
-                    follower.is_counted(survey, primary.id) && follower.holds_all_of(source)
-                });
-                match follower.member.known().filter(|_| caught_up) {
-                    Some(facts) => Some(AckerIdentity {
-                        instance,
-                        volume_id: facts.volume_id.clone(),
-                        boot_id: facts.boot_id.clone(),
-                    }),
-                    None => survey.view.ackers.iter().find(|known| known.instance == instance).cloned(),
+    /// The primary, the ackers that are known to hold all that it has committed, and those remembered before;
+    /// and the ackers on their way there.
+    fn remembered(&self) -> (Vec<AckerIdentity>, Vec<CatchingUp>) {
+        let Self { survey, primary, followers, proved, .. } = self;
+        let view = survey.view;
+        let before = |id: InstanceId| view.ackers.iter().find(|known| known.instance == id).cloned();
+        let Some(source) = primary.server().filter(|_| *proved) else {
+            return (view.ackers.clone(), Vec::new());
+        };
+        let mut ackers: Vec<_> = identity(*primary).or_else(|| before(primary.id)).into_iter().collect();
+        let mut catching_up = Vec::new();
+        for follower in followers.iter().filter(|follower| survey.record().counts_acks_of(follower.member.id))
+        {
+            let id = follower.member.id;
+            let now = identity(follower.member).filter(|_| follower.is_counted(survey, primary.id));
+            let known = match (&follower.standing, now) {
+                (Standing::Errant(errant), _) => {
+                    before(id).map(|known| AckerIdentity { errant: errant.clone(), ..known })
                 }
-            })
-            .collect()
+                (_, None) => before(id),
+                (_, Some(now)) if before(id).is_some_and(|known| is_same(survey, &known, &now)) => Some(now),
+                (_, Some(now)) => {
+                    let goal = view
+                        .catching_up
+                        .iter()
+                        .find(|known| known.acker == now && known.term == survey.term())
+                        .map_or(&source.executed, |known| &known.goal);
+                    if follower.holds_all_of(goal) {
+                        Some(now)
+                    } else {
+                        let (term, goal) = (survey.term(), goal.clone());
+                        catching_up.push(CatchingUp { acker: now, term, goal });
+                        before(id)
+                    }
+                }
+            };
+            ackers.extend(known);
+        }
+        ackers.sort_by_key(|known| known.instance);
+        (ackers, catching_up)
     }
+}
+
+fn identity(member: Member<'_>) -> Option<AckerIdentity> {
+    let facts = member.known()?;
+    Some(AckerIdentity {
+        instance: member.id,
+        volume_id: facts.volume_id.clone(),
+        boot_id: facts.boot_id.clone(),
+        errant: GtidSet::new(),
+    })
+}
+
+/// Whether what an acker held then it holds now.
+fn is_same(survey: &Survey<'_>, then: &AckerIdentity, now: &AckerIdentity) -> bool {
+    let synced = survey.view.durability == Durability::Strict;
+    then.volume_id == now.volume_id && (synced || then.boot_id == now.boot_id)
 }
 
 /// While an instance has to be closed nothing else is ordered.

@@ -10,11 +10,12 @@ use std::fmt;
 /// | Paused | roles are to be left alone | nothing is recorded or ordered |
 /// | Bootstrapping | the cluster has no primary yet, or its first one was never opened | waits for every wanted instance and every volume there is, makes the one that holds everything the primary, opens it once enough ackers follow |
 /// | Cloning | the primary takes writes, and an instance is being replaced by a copy | the copy goes on, then the instance follows |
+/// | SwitchoverRequested | another instance is to become the primary, and can | the primary is closed, the other one gets its last transactions and is opened once enough ackers follow |
 /// | Healthy | the primary takes writes, and all wanted instances are in sync | nothing |
 /// | Degraded | the primary takes writes, and enough ackers for that acknowledge | the others are brought back, or the quorum is changed |
 /// | WritesBlocked | the primary answers, and takes no writes, or fewer acknowledge than a commit waits for | ackers are brought back, a closed primary is opened once enough of them follow |
-/// | PrimaryLost | the primary is lost, and enough faithful ackers answer to prove what was acknowledged | waits for the primary to come back; the ackers keep all that was acknowledged |
-/// | FailoverBlocked | the primary is lost or has lost data, and too few faithful ackers answer | waits for the instances that the message names |
+/// | PrimaryLost | the primary is lost, and enough faithful ackers answer to prove what was acknowledged | the ackers are revoked, then one that holds all of it becomes the primary and is opened once enough ackers follow |
+/// | FailoverBlocked | the primary is lost or has lost data, and too few faithful ackers answer | waits for the instances that the message names, or for the primary to come back |
 /// | Incomplete | nothing above can be said for sure | waits for what the message names |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
@@ -26,6 +27,8 @@ pub enum State {
     Bootstrapping,
     /// The primary takes writes, and an instance is being replaced by a copy.
     Cloning,
+    /// Another instance is to become the primary, and can.
+    SwitchoverRequested,
     /// The primary takes writes, and all wanted instances are in sync.
     Healthy,
     /// The primary takes writes, and enough ackers for that acknowledge.
@@ -42,11 +45,12 @@ pub enum State {
 
 impl State {
     /// All states, in the order in which they are tried.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Offline,
         Self::Paused,
         Self::Bootstrapping,
         Self::Cloning,
+        Self::SwitchoverRequested,
         Self::Healthy,
         Self::Degraded,
         Self::WritesBlocked,
@@ -62,6 +66,7 @@ impl State {
             Self::Paused => "Paused",
             Self::Bootstrapping => "Bootstrapping",
             Self::Cloning => "Cloning",
+            Self::SwitchoverRequested => "SwitchoverRequested",
             Self::Healthy => "Healthy",
             Self::Degraded => "Degraded",
             Self::WritesBlocked => "WritesBlocked",

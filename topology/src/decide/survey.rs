@@ -131,11 +131,19 @@ impl<'a> Member<'a> {
     }
 
     /// Whether its mysqld runs and does not answer its agent just now: a slow disk is enough for that, so it
-    /// is no evidence that the instance is lost.
+    /// is no evidence by itself that the instance is lost.
     pub(super) fn misses_a_look(self) -> bool {
         self.known().is_some_and(|facts| {
             facts.process == ProcessState::Running && facts.server.is_none() && self.copying().is_none()
         })
+    }
+
+    /// For how long neither it nor its mysqld could be asked, if it can't be and may well run.
+    pub(super) fn silent_for_ms(self) -> Option<u64> {
+        match self.known() {
+            None => self.unknown_for_ms(),
+            Some(facts) => self.misses_a_look().then(|| facts.silent_for_ms.unwrap_or_default()),
+        }
     }
 
     pub(super) fn server(self) -> Option<&'a ServerFacts> {
@@ -166,6 +174,27 @@ impl<'a> Member<'a> {
         self.server()?.replication.as_ref().filter(|replication| replication.source == Some(source))
     }
 
+    /// Whether it can receive from `source`, now or as soon as that can be reached.
+    pub(super) fn may_receive_from(self, source: InstanceId) -> bool {
+        self.replication_from(source).is_some_and(|replication| {
+            matches!(replication.receiver, ThreadState::Running | ThreadState::Connecting)
+        })
+    }
+
+    /// Whether its agent is ending and has closed it, so that nothing opens it before it has ended.
+    pub(super) fn stops_closed(self) -> bool {
+        let stops = self.known().is_some_and(|facts| facts.process == ProcessState::Stopping);
+        stops && self.server().is_some_and(|server| server.super_read_only)
+    }
+
+    /// Whether it holds received transactions and does not apply them.
+    pub(super) fn leaves_unapplied(self) -> bool {
+        self.ready().is_some_and(|server| {
+            let applies = |replication: &ReplicationFacts| replication.applier == ThreadState::Running;
+            !server.executed.contains(&server.held()) && !server.replication.as_ref().is_some_and(applies)
+        })
+    }
+
     /// Whether it receives from `source` now.
     pub(super) fn receives_from(self, source: InstanceId) -> bool {
         self.replication_from(source).is_some_and(|replication| replication.receiver == ThreadState::Running)
@@ -174,6 +203,17 @@ impl<'a> Member<'a> {
     /// Whether it acknowledges the transactions of `source` now, counted or not.
     pub(super) fn acknowledges(self, source: InstanceId) -> bool {
         self.receives_from(source) && self.server().is_some_and(|server| server.semi_sync_replica)
+    }
+
+    /// Why no order can be carried out now, said of it.
+    pub(super) fn why_not_ready(self) -> String {
+        match self.copying() {
+            Some(_) => "copies the data of another instance".to_owned(),
+            None if self.server().is_some() && self.pod == PodState::Terminating => {
+                "has a pod that is being deleted".to_owned()
+            }
+            None => self.why_silent(),
+        }
     }
 
     /// Why it does not answer, said of it: `instance 1 …`. No figure that differs from look to look is in a

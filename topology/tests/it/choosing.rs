@@ -6,14 +6,14 @@ use crate::views::*;
 
 fn chosen(decision: &Decision) -> Option<(u32, u64)> {
     assert!(decision.orders.is_empty(), "nothing may be ordered for a term that is not recorded");
-    decision.record.map(|record| (record.primary.unwrap().0, record.term.0))
+    decision.record.as_ref().map(|record| (record.primary.unwrap().0, record.term.0))
 }
 
 #[test]
 fn an_empty_cluster_gets_its_lowest_instance_as_primary() {
     let decision = decide(&empty(3));
     assert_eq!(chosen(&decision), Some((0, 1)));
-    assert_eq!(decision.record.unwrap().quorum, Quorum::for_replicas(3).unwrap());
+    assert_eq!(decision.record.as_ref().unwrap().quorum, Quorum::for_replicas(3).unwrap());
     says(&decision, State::Bootstrapping, &["instance 0"]);
 }
 

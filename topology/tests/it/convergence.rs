@@ -20,7 +20,10 @@ fn event() -> impl Strategy<Value = Event> {
         3 => instance.clone().prop_map(Event::Apply),
         1 => instance.clone().prop_map(Event::EndCopy),
         1 => instance.clone().prop_map(Event::Crash),
-        2 => instance.prop_map(Event::Start),
+        2 => instance.clone().prop_map(Event::Start),
+        1 => instance.clone().prop_map(Event::Want),
+        1 => (instance, 0..2_u8).prop_map(|(instance, part)| Event::Cut(instance, part)),
+        1 => Just(Event::Takeover),
         4 => Just(Event::Write),
     ]
 }

@@ -5,7 +5,7 @@ use fleet_topology::*;
 use crate::views::*;
 
 fn copy(donor: u32, last: u64) -> Action {
-    Action::Clone { donor: id(donor), expendable: trx(0, last) }
+    Action::Clone { donor: id(donor), expendable: trx(0, last), archive: GtidSet::new() }
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn a_healthy_cluster_is_left_alone() {
         says(&decision, State::Healthy, &["instance 0 takes writes"]);
         assert_eq!((decision.record, decision.orders), (None, vec![]));
         assert_eq!(decision.pods, replicas);
-        assert_eq!(u32::try_from(decision.ackers.len()), Ok(replicas - 1));
+        assert_eq!(u32::try_from(decision.ackers.len()), Ok(replicas));
     }
 }
 
@@ -138,7 +138,10 @@ fn no_copy_is_made_of_data_that_lack_what_the_instance_holds() {
     // Holds more of the primary than the replica does.
     *view.server(2) = ServerFacts { executed: trx(0, 10), ..idle_server(2) };
     let expendable = trx(0, 12).union(&before);
-    assert_eq!(orders(&decide(&view)), [(2, Action::Clone { donor: id(0), expendable })]);
+    assert_eq!(
+        orders(&decide(&view)),
+        [(2, Action::Clone { donor: id(0), expendable, archive: GtidSet::new() })]
+    );
 }
 
 #[test]

@@ -17,13 +17,17 @@ fn lost() -> ClusterView {
 
 #[test]
 fn a_primary_that_nobody_reaches_is_lost() {
-    let decision = decide(&lost());
+    let view = lost();
+    let decision = decide(&view);
     says(
         &decision,
         State::PrimaryLost,
         &["instance 0 runs, and its agent does not answer", "2 faithful ackers"],
     );
-    assert_eq!((decision.record, decision.orders), (None, vec![]));
+    let fencing = decision.record.unwrap();
+    assert_eq!((fencing.term, fencing.stage, fencing.primary), (Term(2), Stage::Fencing, Some(id(0))));
+    assert_eq!(fencing.quorum, view.record.quorum);
+    assert_eq!(decision.orders, vec![], "nothing is ordered for a term that is not recorded");
 }
 
 #[test]
@@ -32,6 +36,22 @@ fn a_primary_whose_mysqld_ended_is_lost_at_once() {
     view.instance(0).facts = healthy(3).instance(0).facts.clone();
     view.down(0);
     says(&decide(&view), State::PrimaryLost, &["instance 0 starts mysqld again"]);
+}
+
+#[test]
+fn a_primary_that_stops_is_lost_once_it_is_closed() {
+    let mut view = healthy(3);
+    view.facts(0).process = ProcessState::Stopping;
+    assert_eq!(decide(&view).record, None);
+    view.server(0).super_read_only = true;
+    let decision = decide(&view);
+    says(&decision, State::PrimaryLost, &["instance 0 is being stopped"]);
+    assert_eq!(decision.record.unwrap().stage, Stage::Fencing);
+
+    let mut alone = healthy(1);
+    alone.facts(0).process = ProcessState::Stopping;
+    alone.server(0).super_read_only = true;
+    says(&decide(&alone), State::WritesBlocked, &["is being stopped"]);
 }
 
 #[test]
@@ -81,7 +101,7 @@ fn a_primary_that_a_replica_receives_from_is_not_lost() {
     let mut view = lost();
     view.replication(2).receiver = ThreadState::Running;
     let decision = decide(&view);
-    says(&decision, State::Incomplete, &["instance 0 does not answer", "instance 2 receives from it"]);
+    says(&decision, State::Incomplete, &["its agent does not answer", "instance 2 receives from it"]);
     assert_eq!(decision.orders, vec![]);
 }
 
@@ -132,7 +152,7 @@ fn a_kernel_that_ended_matters_only_where_relay_logs_are_not_synced() {
 #[test]
 fn a_term_whose_first_transaction_nobody_has_proves_nothing() {
     let mut view = lost();
-    view.record.term = Term(2);
+    (view.record.term, view.record.quorum_since) = (Term(2), Term(2));
     says(&decide(&view), State::FailoverBlocked, &["first transaction of term 2"]);
 }
 
@@ -150,8 +170,15 @@ fn an_acker_with_a_new_volume_is_remembered_once_it_has_caught_up() {
     view.facts(1).volume_id = "new".to_owned();
     view.server(1).executed = trx(0, 4);
     view.replication(1).retrieved = trx(0, 9);
-    assert_eq!(decide(&view).ackers, before);
+    let decision = decide(&view);
+    assert_eq!(decision.ackers, before);
+    says(&decision, State::Degraded, &["instance 1 gets what was acknowledged before it was there"]);
+    // The primary goes on, and what it had when the acker was first seen so is enough.
+    view.catching_up = decision.catching_up;
+    view.server(0).executed = trx(0, 20);
     view.replication(1).retrieved = trx(0, 10);
-    let after = decide(&view).ackers;
-    assert_eq!((after[0].volume_id.as_str(), &after[1]), ("new", &before[1]));
+    let decision = decide(&view);
+    says(&decision, State::Healthy, &[]);
+    let after = decision.ackers;
+    assert_eq!((&after[0], after[1].volume_id.as_str(), &after[2]), (&before[0], "new", &before[2]));
 }

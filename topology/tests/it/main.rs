@@ -10,6 +10,7 @@ mod opening;
 mod properties;
 mod resizing;
 mod states_page;
+mod taking_over;
 mod traffic;
 mod views;
 mod world;

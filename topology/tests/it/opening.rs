@@ -75,12 +75,13 @@ fn a_primary_restarted_in_place_is_opened_again_in_the_same_term() {
 }
 
 #[test]
-fn a_primary_that_lost_transactions_is_kept_closed() {
+fn a_primary_that_lost_transactions_is_kept_closed_and_replaced() {
     let mut view = healthy(3);
     view.restarted(0);
     view.server(0).executed = trx(0, 9);
     let decision = decide(&view);
-    says(&decision, State::FailoverBlocked, &["instance 0 is kept closed", "instance 1 holds", ":10"]);
+    says(&decision, State::PrimaryLost, &["instance 0 is kept closed", "instance 1 holds", ":10"]);
+    assert_eq!(decision.record.unwrap().stage, Stage::Fencing);
     assert_eq!(decision.orders, vec![]);
     assert_eq!(decision.traffic.primary, None);
 }
@@ -91,8 +92,12 @@ fn a_primary_that_lost_its_volume_is_kept_closed() {
         let mut view = healthy(3);
         *view.server(0) = idle_server(server);
         view.facts(0).persisted_term = Term::NONE;
+        assert_eq!(decide(&view).record.unwrap().stage, Stage::Fencing);
+
+        view.silent(2, 5000);
         let decision = decide(&view);
-        says(&decision, State::FailoverBlocked, &["instance 0 is kept closed", "instance 1 holds"]);
+        let why = ["instance 0 is kept closed", "instance 1 holds", "1 do: instance 2 runs, and its agent"];
+        says(&decision, State::FailoverBlocked, &why);
         assert_eq!((decision.record, decision.orders), (None, vec![]));
         assert_eq!(decision.traffic.primary, None);
     }
@@ -134,9 +139,10 @@ fn a_reign_counts_as_opened_once_its_first_transaction_is_there() {
 #[test]
 fn a_primary_with_the_data_of_an_earlier_term_is_kept_closed() {
     let mut view = healthy(3);
-    view.record.term = Term(2);
+    (view.record.term, view.record.quorum_since) = (Term(2), Term(2));
     *view.server(0) = ServerFacts { recorded_term: Term(1), executed: trx(0, 5), ..idle_server(9) };
     assert_eq!(*standing(&decide(&view), 1), Standing::Errant(trx(0, 10).subtract(&trx(0, 5))));
+    view.ackers.clear();
     view.server(1).recorded_term = Term(2);
     says(&decide(&view), State::FailoverBlocked, &["instance 0 is kept closed", "instance 1 holds"]);
 }

@@ -48,6 +48,7 @@ fn server() -> impl Strategy<Value = ServerFacts> {
                 semi_sync_clients,
                 semi_sync_replica: flags.2,
                 recorded_term: Term(term),
+                recorded_by: (term > 0).then(|| uuid(required_acks)),
             }
         })
 }
@@ -84,6 +85,7 @@ fn facts() -> impl Strategy<Value = Observed<InstanceFacts>> {
             boot_id: volume.to_owned(),
             volume_id: volume.to_owned(),
             process,
+            silent_for_ms: (term == 3).then_some(4000),
             persisted_term: Term(term),
             server,
             clone,
@@ -107,12 +109,19 @@ fn instance() -> impl Strategy<Value = InstanceView> {
 
 fn record() -> impl Strategy<Value = TermRecord> {
     let quorum = prop::sample::select(vec![1, 3, 5]).prop_map(|n| Quorum::for_replicas(n).unwrap());
-    (1..5_u64, prop::option::weighted(0.9, 0..4_u32), 0..5_u64, quorum).prop_map(
-        |(term, primary, since, quorum)| TermRecord {
+    let stage =
+        prop::sample::select(vec![Stage::Reign, Stage::Reign, Stage::Fencing, Stage::Handover { to: id(1) }]);
+    let primary = prop::option::weighted(0.9, 0..4_u32);
+    (1..5_u64, primary, 0..5_u64, quorum, 0..5_u64, stage, prop::option::of(gtids())).prop_map(
+        |(term, primary, since, quorum, quorum_since, stage, promotion_point)| TermRecord {
             term: Term(term),
             primary: primary.map(id),
             primary_since: Term(since.min(term)),
             quorum,
+            quorum_since: Term(quorum_since.min(term)),
+            stage,
+            promotion_point,
+            planned: false,
         },
     )
 }
@@ -133,6 +142,7 @@ fn views() -> impl Strategy<Value = ClusterView> {
                 replicas,
                 offline,
                 paused,
+                wanted_primary: record.primary.map(|primary| id((primary.0 + replicas) % 4)),
                 durability: if strict { Durability::Strict } else { Durability::Relaxed },
                 record,
                 opened,
@@ -142,8 +152,10 @@ fn views() -> impl Strategy<Value = ClusterView> {
                         instance: id(instance),
                         volume_id,
                         boot_id,
+                        errant: GtidSet::new(),
                     })
                     .collect(),
+                catching_up: Vec::new(),
                 instances,
             }
         })
@@ -177,7 +189,8 @@ proptest! {
         prop_assert_eq!(ordered.len(), decision.orders.len());
         for order in &decision.orders {
             let facts = known(&view, order.instance);
-            prop_assert!(facts.is_some_and(|facts| facts.server.is_some()));
+            let hears = facts.is_some_and(|facts| facts.server.is_some() || order.action == Action::Fence);
+            prop_assert!(hears);
             prop_assert_eq!(order.term, view.record.term);
             prop_assert!(facts.is_some_and(|facts| facts.persisted_term <= order.term), "the agent would refuse it");
         }
@@ -194,7 +207,13 @@ proptest! {
             prop_assert_eq!(Some(order.instance), view.record.primary);
             for other in view.instances.iter().filter(|other| other.id != order.instance) {
                 let server = known(&view, other.id).and_then(|facts| facts.server.as_ref());
-                prop_assert!(server.is_none_or(|server| server.super_read_only));
+                let harmless = |server: &ServerFacts| {
+                    let deposed = view.record.promotion_point.is_some()
+                        && server.recorded_term < view.record.primary_since;
+                    server.super_read_only || (deposed && server.effective_acks() > 0)
+                };
+                let harmless = server.is_none_or(harmless);
+                prop_assert!(harmless);
             }
         }
     }
@@ -204,11 +223,17 @@ proptest! {
         let decision = decide(&view);
         let mut donors = Vec::new();
         for order in &decision.orders {
-            if let Action::Clone { donor, expendable } = &order.action {
+            if let Action::Clone { donor, expendable, archive } = &order.action {
                 let held = known(&view, order.instance).and_then(|facts| facts.server.as_ref()).unwrap().held();
                 let source = known(&view, *donor).and_then(|facts| facts.server.as_ref()).unwrap();
-                prop_assert!(source.executed.contains(&held) && expendable.contains(&held));
-                prop_assert!(source.executed.contains(expendable));
+                prop_assert!(expendable.contains(&held) && source.executed.union(archive).contains(&held));
+                prop_assert_eq!(&source.executed.union(archive), expendable);
+                let promised = view.record.promotion_point.clone().unwrap_or_default();
+                let primary = known(&view, view.record.primary.unwrap()).and_then(|facts| facts.server.as_ref());
+                let primary = primary.unwrap().held();
+                prop_assert!(archive.is_empty() || view.record.promotion_point.is_some());
+                prop_assert!(archive.intersect(&promised).is_empty() || !primary.contains(&promised));
+                prop_assert!(archive.intersect(&primary).is_empty());
                 donors.push(*donor);
             }
         }
@@ -251,7 +276,9 @@ proptest! {
     fn a_new_record_has_a_higher_term_than_any_that_is_known(view in views()) {
         if let Some(record) = decide(&view).record {
             prop_assert!(record.term > view.record.term);
-            prop_assert!(record.primary.is_some_and(|primary| primary.0 < view.replicas));
+            let changes = record.primary != view.record.primary;
+            let wanted = record.primary.is_some_and(|primary| primary.0 < view.replicas);
+            prop_assert!(wanted || !changes || view.record.stage == Stage::Fencing);
             prop_assert!(record.primary_since <= record.term);
             if Some(record.primary) != Some(view.record.primary) {
                 for instance in &view.instances {

@@ -5,7 +5,7 @@ use fleet_topology::*;
 use crate::views::*;
 
 fn quorum(decision: &Decision) -> Option<(u32, u32)> {
-    decision.record.map(|record| (record.quorum.ackers(), record.quorum.required_acks()))
+    decision.record.as_ref().map(|record| (record.quorum.ackers(), record.quorum.required_acks()))
 }
 
 /// A healthy cluster of `from` instances of which `to` are wanted, all of them there and empty.
@@ -124,7 +124,7 @@ fn an_instance_that_leaves_stops_acknowledging_before_fewer_are_waited_for() {
 }
 
 #[test]
-fn a_primary_is_never_removed() {
+fn a_primary_is_never_removed_before_another_one_has_taken_over() {
     let mut view = healthy(3);
     view.replicas = 1;
     view.record.primary = Some(id(2));
@@ -137,10 +137,16 @@ fn a_primary_is_never_removed() {
         view.follow(instance, 2, true);
     }
     let decision = decide(&view);
+    says(&decision, State::SwitchoverRequested, &["instance 2 hands over"]);
+    assert_eq!(decision.record.unwrap().stage, Stage::Handover { to: id(0) });
+    assert_eq!(decision.pods, 3);
+
+    view.down(0);
+    let decision = decide(&view);
     says(
         &decision,
         State::Degraded,
-        &["instance 2 is the primary and would have to leave", "raise that to 3 or more"],
+        &["instance 2 is the primary and leaves once another one can take over"],
     );
     assert_eq!((decision.record, decision.pods), (None, 3));
 }

@@ -28,6 +28,7 @@ pub(crate) fn idle_server(instance: u32) -> ServerFacts {
         semi_sync_clients: 0,
         semi_sync_replica: false,
         recorded_term: Term::NONE,
+        recorded_by: None,
     }
 }
 
@@ -40,6 +41,7 @@ pub(crate) fn idle_instance(instance: u32) -> InstanceView {
             boot_id: format!("boot-{instance}"),
             volume_id: format!("volume-{instance}"),
             process: ProcessState::Running,
+            silent_for_ms: None,
             persisted_term: Term::NONE,
             server: Some(idle_server(instance)),
             clone: None,
@@ -53,10 +55,12 @@ pub(crate) fn empty(replicas: u32) -> ClusterView {
         replicas,
         offline: false,
         paused: false,
+        wanted_primary: None,
         durability: Durability::Strict,
         record: TermRecord::NONE,
         opened: Term::NONE,
         ackers: Vec::new(),
+        catching_up: Vec::new(),
         instances: (0..replicas).map(idle_instance).collect(),
     }
 }
@@ -65,11 +69,19 @@ pub(crate) fn empty(replicas: u32) -> ClusterView {
 pub(crate) fn healthy(replicas: u32) -> ClusterView {
     let mut view = empty(replicas);
     let quorum = Quorum::for_replicas(replicas).unwrap();
-    view.record = TermRecord { term: Term(1), primary: Some(id(0)), primary_since: Term(1), quorum };
+    view.record = TermRecord {
+        term: Term(1),
+        primary: Some(id(0)),
+        primary_since: Term(1),
+        quorum,
+        quorum_since: Term(1),
+        ..TermRecord::NONE
+    };
     for instance in 0..replicas {
         view.facts(instance).persisted_term = Term(1);
         let server = view.server(instance);
         (server.executed, server.recorded_term) = (trx(0, 10), Term(1));
+        server.recorded_by = Some(uuid(0));
         if instance == 0 {
             server.super_read_only = false;
             server.semi_sync_source = replicas > 1;

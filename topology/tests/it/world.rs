@@ -13,7 +13,11 @@ struct Node {
     persisted: Term,
     up: bool,
     server: ServerFacts,
+    /// Committed, and waiting for acknowledgements.
+    waiting: GtidSet,
     copying_from: Option<u32>,
+    /// Which part of a divided network it is in; the shard is in part 0.
+    part: u8,
 }
 
 /// Something that happens.
@@ -35,8 +39,14 @@ pub(crate) enum Event {
     Crash(u32),
     /// mysqld starts, closed.
     Start(u32),
-    /// A client writes to the primary.
+    /// A client writes to every instance that takes writes.
     Write,
+    /// The network between an instance and all of other parts is cut.
+    Cut(u32, u8),
+    /// A person wants that instance to be the primary.
+    Want(u32),
+    /// Another shard replica takes over: it knows what is recorded and has heard nobody.
+    Takeover,
 }
 
 pub(crate) struct World {
@@ -45,7 +55,9 @@ pub(crate) struct World {
     record: TermRecord,
     opened: Term,
     ackers: Vec<AckerIdentity>,
+    catching_up: Vec<CatchingUp>,
     replicas: u32,
+    pub(crate) wanted_primary: Option<InstanceId>,
     /// How many volumes there have been.
     volumes: u32,
     /// Whether an acker has lost what it acknowledged.
@@ -66,7 +78,9 @@ impl World {
             record: TermRecord::NONE,
             opened: Term::NONE,
             ackers: Vec::new(),
+            catching_up: Vec::new(),
             replicas: 0,
+            wanted_primary: None,
             volumes: 0,
             volumes_lost: false,
             acknowledged: GtidSet::new(),
@@ -89,7 +103,9 @@ impl World {
                 persisted: Term::NONE,
                 up: true,
                 server: idle_server(new),
+                waiting: GtidSet::new(),
                 copying_from: None,
+                part: 0,
             });
             self.heard.push(Observed::Unknown { for_ms: 0 });
         }
@@ -101,6 +117,7 @@ impl World {
         let node = &mut self.nodes[instance as usize];
         (node.server.executed, node.server.purged) = (data.clone(), purged.clone());
         (node.persisted, node.server.recorded_term) = (term, term);
+        node.server.recorded_by = Some(node.server.server_uuid);
     }
 
     /// The cluster is deleted and made again over its volumes, with another number of instances.
@@ -164,8 +181,15 @@ impl World {
             Event::EndCopy(instance) if there(instance) => self.end_copy(instance as usize),
             Event::Crash(instance) if there(instance) => self.crash(instance as usize),
             Event::Start(instance) if there(instance) => self.nodes[instance as usize].up = true,
+            Event::Cut(instance, part) if there(instance) => self.nodes[instance as usize].part = part,
             Event::Act(mask) => self.act(mask),
             Event::Write => self.write(),
+            Event::Want(instance) => self.wanted_primary = Some(id(instance)),
+            Event::Takeover => {
+                self.catching_up.clear();
+                let known = self.heard.iter_mut();
+                known.for_each(|heard| *heard = Observed::Unknown { for_ms: 0 });
+            }
             _ => {}
         }
         self.check_quorum();
@@ -174,7 +198,7 @@ impl World {
     /// Whatever happens, any `R` ackers of a proved term hold all that was acknowledged, between them.
     fn check_quorum(&self) {
         let quorum = self.record.quorum;
-        let proved = self.rows.iter().any(|(_, term)| *term == self.record.term);
+        let proved = self.rows.iter().any(|(_, term)| *term >= self.record.quorum_since);
         if !proved || self.volumes_lost || quorum.required_acks() == 0 {
             return;
         }
@@ -194,6 +218,10 @@ impl World {
     /// Everything that can go on does, and the shard hears all of it: for a number of rounds, or until the
     /// cluster has settled.
     pub(crate) fn settle(&mut self, rounds: usize) -> bool {
+        for node in &mut self.nodes {
+            node.part = 0;
+        }
+        self.wanted_primary = self.wanted_primary.filter(|wanted| wanted.0 < self.replicas);
         for _ in 0..rounds {
             for instance in 0..u32::try_from(self.nodes.len()).unwrap() {
                 for event in [Event::Start, Event::EndCopy, Event::Receive, Event::Apply, Event::Hear] {
@@ -220,13 +248,13 @@ impl World {
 
     fn facts(&self, instance: usize) -> Observed<InstanceFacts> {
         let node = &self.nodes[instance];
-        if node.pod != PodState::Running {
+        if node.pod != PodState::Running || node.part != 0 {
             return Observed::Unknown { for_ms: 5000 };
         }
         let mut server = node.server.clone();
         if let Some(replication) = &mut server.replication
             && replication.receiver == ThreadState::Running
-            && !self.works(replication.source.unwrap().0 as usize)
+            && !self.reaches(instance, replication.source.unwrap().0 as usize)
         {
             replication.receiver = ThreadState::Connecting;
         }
@@ -235,6 +263,7 @@ impl World {
             boot_id: "boot".to_owned(),
             volume_id: node.volume.to_string(),
             process: if node.up { ProcessState::Running } else { ProcessState::Exited },
+            silent_for_ms: None,
             persisted_term: node.persisted,
             server: Some(server).filter(|_| node.up),
             clone: node
@@ -247,12 +276,15 @@ impl World {
         self.nodes[instance].up && self.nodes[instance].pod == PodState::Running
     }
 
+    fn reaches(&self, instance: usize, other: usize) -> bool {
+        self.works(instance) && self.works(other) && self.nodes[instance].part == self.nodes[other].part
+    }
+
     fn follows(&self, instance: usize, source: usize) -> bool {
         let replication = self.nodes[instance].server.replication.as_ref();
         replication
             .is_some_and(|r| r.receiver == ThreadState::Running && r.source.unwrap().0 as usize == source)
-            && self.works(instance)
-            && self.works(source)
+            && self.reaches(instance, source)
     }
 
     fn acknowledging(&self, source: usize) -> usize {
@@ -265,21 +297,50 @@ impl World {
         let Some(source) = self.nodes[instance].server.replication.as_ref().and_then(|r| r.source) else {
             return;
         };
-        if !self.works(instance) || !self.works(source.0 as usize) {
+        let source = source.0 as usize;
+        if !self.reaches(instance, source) {
             return;
         }
-        let source = self.nodes[source.0 as usize].server.clone();
+        let waiting = self.nodes[source].waiting.clone();
+        let from = self.nodes[source].server.clone();
         let server = &mut self.nodes[instance].server;
         let held = server.held();
         let Some(replication) = &mut server.replication else {
             return;
         };
         if replication.receiver == ThreadState::Running {
-            if held.contains(&source.purged) {
-                replication.retrieved = replication.retrieved.union(&source.executed);
+            if held.contains(&from.purged) {
+                replication.retrieved = replication.retrieved.union(&from.executed).union(&waiting);
             } else {
                 replication.receiver = ThreadState::Failed;
             }
+        }
+        self.acknowledge(source);
+    }
+
+    /// Answers the commits that enough ackers hold by now.
+    fn acknowledge(&mut self, source: usize) {
+        let needed = self.nodes[source].server.effective_acks() as usize;
+        let holders = (0..self.nodes.len())
+            .filter(|node| self.follows(*node, source) && self.nodes[*node].server.semi_sync_replica)
+            .map(|node| self.nodes[node].server.held());
+        let waiting = self.nodes[source].waiting.clone();
+        if !waiting.is_empty() && holders.filter(|held| held.contains(&waiting)).count() >= needed {
+            self.acknowledged = self.acknowledged.union(&waiting);
+            self.let_through(source);
+        }
+    }
+
+    /// Makes waiting commits visible.
+    fn let_through(&mut self, source: usize) {
+        let node = &mut self.nodes[source];
+        let waiting = std::mem::take(&mut node.waiting);
+        node.server.executed = node.server.executed.union(&waiting);
+        let rows = self.rows.iter().filter(|(row, _)| waiting.contains(row));
+        if let Some(term) = rows.map(|(_, term)| *term).max().filter(|term| *term > node.server.recorded_term)
+        {
+            node.server.recorded_term = term;
+            node.server.recorded_by = Some(node.server.server_uuid);
         }
     }
 
@@ -291,8 +352,12 @@ impl World {
         if server.replication.as_ref().is_some_and(|r| r.applier == ThreadState::Running) {
             server.executed = server.held();
             let rows = self.rows.iter().filter(|(row, _)| server.executed.contains(row));
-            server.recorded_term =
-                rows.map(|(_, term)| *term).max().unwrap_or_default().max(server.recorded_term);
+            if let Some((row, term)) = rows.max_by_key(|(_, term)| *term)
+                && *term > server.recorded_term
+            {
+                server.recorded_term = *term;
+                server.recorded_by = Some(writer(row));
+            }
         }
     }
 
@@ -304,9 +369,12 @@ impl World {
         let server = &mut self.nodes[instance].server;
         (server.purged, server.executed) = (donor.executed.clone(), donor.executed);
         (server.recorded_term, server.replication) = (donor.recorded_term, None);
+        server.recorded_by = donor.recorded_by;
     }
 
     fn crash(&mut self, instance: usize) {
+        // Crash recovery commits what waited.
+        self.let_through(instance);
         let node = &mut self.nodes[instance];
         (node.up, node.copying_from) = (false, None);
         let server = &mut node.server;
@@ -317,31 +385,38 @@ impl World {
         }
     }
 
-    /// Acknowledged at once, by ackers that receive it, or not at all.
+    /// Acknowledged at once where enough ackers receive it, and waiting otherwise.
     fn write(&mut self) {
+        let mut commits = 0;
         for source in 0..self.nodes.len() {
             let server = &self.nodes[source].server;
-            let needed = server.effective_acks() as usize;
-            if server.super_read_only || !self.works(source) || self.acknowledging(source) < needed {
+            if server.super_read_only || !self.works(source) {
                 continue;
             }
-            let new = self.commit(source);
-            self.acknowledged = self.acknowledged.union(&new);
+            let needed = server.effective_acks() as usize;
+            // Its first transaction is acknowledged before clients can write.
+            let opened = server.recorded_term == self.nodes[source].persisted || needed > 0;
+            if !opened || !self.nodes[source].waiting.is_empty() {
+                continue;
+            }
+            self.commit(source, needed);
+            commits += usize::from(self.nodes[source].waiting.is_empty());
         }
+        assert!(commits <= 1, "two instances had commits acknowledged at one instant");
     }
 
     /// The next transaction of a source, received by just as many ackers as have to.
-    fn commit(&mut self, source: usize) -> GtidSet {
-        let server = &mut self.nodes[source].server;
-        let own = server.executed.of_source(server.server_uuid);
+    fn commit(&mut self, source: usize, needed: usize) -> GtidSet {
+        let server = &self.nodes[source].server;
+        let own = server.executed.union(&self.nodes[source].waiting).of_source(server.server_uuid);
         let new: GtidSet = format!("{}:{}", server.server_uuid, own.count() + 1).parse().unwrap();
-        server.executed = server.executed.union(&new);
-        let needed = server.effective_acks() as usize;
+        self.nodes[source].waiting = self.nodes[source].waiting.union(&new);
         let ackers = (0..self.nodes.len())
             .filter(|node| self.follows(*node, source) && self.nodes[*node].server.semi_sync_replica);
         for acker in ackers.take(needed).collect::<Vec<_>>() {
             self.receive(acker);
         }
+        self.acknowledge(source);
         new
     }
 
@@ -351,10 +426,12 @@ impl World {
             replicas: self.replicas,
             offline: false,
             paused: false,
+            wanted_primary: self.wanted_primary,
             durability: Durability::Strict,
-            record: self.record,
+            record: self.record.clone(),
             opened: self.opened,
             ackers: self.ackers.clone(),
+            catching_up: self.catching_up.clone(),
             instances: instances
                 .map(|(id, (node, heard))| InstanceView {
                     id,
@@ -368,11 +445,17 @@ impl World {
                 .collect(),
         };
         let decision = decide(&view);
-        if let Some(record) = decision.record {
+        if let Some(record) = decision.record.clone() {
             assert!(record.term > self.record.term, "a term fell");
+            if record.promotion_point.is_some() && record.primary != self.record.primary && !self.volumes_lost
+            {
+                let promoted = self.nodes[record.primary.unwrap().0 as usize].server.held();
+                assert!(promoted.contains(&self.acknowledged), "an acknowledged transaction is not promoted");
+            }
             self.record = record;
         }
         self.ackers.clone_from(&decision.ackers);
+        self.catching_up.clone_from(&decision.catching_up);
         assert!(decision.opened >= self.opened, "an opened reign was forgotten");
         self.opened = decision.opened;
         for ordinal in 0..self.nodes.len() {
@@ -392,19 +475,27 @@ impl World {
 
     fn carry_out(&mut self, order: &Order) {
         let instance = order.instance.0 as usize;
-        let works = self.works(instance);
+        let works = self.works(instance) && self.nodes[instance].part == 0;
         let node = &mut self.nodes[instance];
         if order.term < node.persisted || node.copying_from.is_some() || !works {
             return;
         }
         node.persisted = order.term;
         match &order.action {
-            Action::Close => node.server.super_read_only = true,
+            Action::Close if node.server.super_read_only => {
+                if let Some(replication) = &mut node.server.replication {
+                    (replication.receiver, replication.applier) =
+                        (ThreadState::Stopped, ThreadState::Running);
+                }
+            }
+            // Where commits wait it is killed.
+            Action::Close | Action::Fence => self.crash(instance),
             Action::Follow { source, acknowledge } => {
                 let server = &mut node.server;
                 let retrieved = match &server.replication {
                     Some(replication) if replication.source == Some(*source) => replication.retrieved.clone(),
-                    _ => server.executed.clone(),
+                    // What was received is applied first, or the order refused.
+                    _ => server.held(),
                 };
                 (server.super_read_only, server.semi_sync_source) = (true, false);
                 server.semi_sync_replica = *acknowledge;
@@ -418,13 +509,12 @@ impl World {
                     lag_ms: None,
                 });
             }
-            Action::Clone { donor, expendable } => {
+            Action::Clone { donor, expendable, archive } => {
                 if expendable.contains(&node.server.held()) {
                     let donor_has = self.nodes[donor.0 as usize].server.executed.clone();
-                    assert!(
-                        donor_has.contains(&self.nodes[instance].server.held()),
-                        "a copy would lose data"
-                    );
+                    let kept = self.nodes[instance].server.held().subtract(archive);
+                    assert!(archive.intersect(&self.acknowledged).is_empty(), "acknowledged and archived");
+                    assert!(donor_has.contains(&kept), "a copy would lose data");
                     self.nodes[instance].server.semi_sync_replica = false;
                     self.nodes[instance].server.replication = None;
                     self.nodes[instance].copying_from = Some(donor.0);
@@ -436,19 +526,28 @@ impl World {
 
     fn open(&mut self, instance: usize, term: Term, required_acks: u32) {
         for (other, node) in self.nodes.iter().enumerate() {
-            assert!(other == instance || node.server.super_read_only, "two instances are open");
+            let commits = self.acknowledging(other) >= node.server.effective_acks() as usize;
+            assert!(other == instance || node.server.super_read_only || !commits, "two instances can commit");
         }
         let server = &mut self.nodes[instance].server;
         server.executed = server.held();
         server.replication = None;
         (server.semi_sync_source, server.required_acks) = (required_acks > 0, required_acks.max(1));
         server.super_read_only = false;
-        if self.acknowledging(instance) >= required_acks as usize
-            && self.nodes[instance].server.recorded_term < term
-        {
-            let row = self.commit(instance);
-            self.nodes[instance].server.recorded_term = term;
+        let needed = required_acks as usize;
+        if self.acknowledging(instance) >= needed && self.nodes[instance].server.recorded_term < term {
+            let own = self.nodes[instance].server.server_uuid;
+            let row = self.commit(instance, needed);
             self.rows.push((row, term));
+            let node = &mut self.nodes[instance];
+            if node.waiting.is_empty() {
+                (node.server.recorded_term, node.server.recorded_by) = (term, Some(own));
+            }
         }
     }
+}
+
+/// The server that a transaction is of.
+fn writer(row: &GtidSet) -> ServerUuid {
+    row.to_string().split(':').next().unwrap().parse().unwrap()
 }

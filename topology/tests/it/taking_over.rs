@@ -1,0 +1,365 @@
+//! Another primary in place of a lost one, or of one that hands over.
+
+use fleet_topology::*;
+
+use crate::views::*;
+
+/// Primary 0 has ended and its loss is recorded as term 2: nobody is told yet.
+fn fencing(replicas: u32) -> ClusterView {
+    let mut view = healthy(replicas);
+    view.down(0);
+    for instance in 1..replicas {
+        view.replication(instance).receiver = ThreadState::Connecting;
+        view.server(instance).semi_sync_replica = false;
+    }
+    view.record = decide(&view).record.unwrap();
+    view
+}
+
+/// The acker has been told, and receives nothing more.
+fn revoke(view: &mut ClusterView, instance: u32) {
+    view.facts(instance).persisted_term = view.record.term;
+    view.replication(instance).receiver = ThreadState::Stopped;
+}
+
+/// Instance 1 has taken over from the lost primary 0 and is open in term 3; instance 2 follows it.
+fn taken_over() -> ClusterView {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.record = decide(&view).record.unwrap();
+    for instance in [1, 2] {
+        view.facts(instance).persisted_term = Term(3);
+        let server = view.server(instance);
+        server.executed = trx(0, 10).union(&trx(1, 1));
+        (server.recorded_term, server.recorded_by) = (Term(3), Some(uuid(1)));
+    }
+    view.follow(2, 1, true);
+    let server = view.server(1);
+    (server.super_read_only, server.replication) = (false, None);
+    (server.semi_sync_source, server.semi_sync_clients) = (true, 1);
+    view
+}
+
+/// The old primary is back: closed, with what it held.
+fn comes_back(view: &mut ClusterView, held: GtidSet) {
+    view.instance(0).facts = healthy(3).instance(0).facts.clone();
+    view.restarted(0);
+    view.facts(0).persisted_term = Term(2);
+    view.server(0).executed = held;
+}
+
+#[test]
+fn ackers_are_revoked_and_the_old_primary_is_ended() {
+    let mut view = fencing(3);
+    let decision = decide(&view);
+    says(&decision, State::PrimaryLost, &["instance 0 was lost", "receive nothing more"]);
+    assert_eq!(orders(&decision), [(1, Action::Close), (2, Action::Close), (0, Action::Fence)]);
+    assert!(decision.orders.iter().all(|order| order.term == Term(2)));
+    assert_eq!(decision.traffic.after(Some(id(0)), &[]).0, None, "it must get no more writes");
+
+    view.facts(0).persisted_term = Term(2);
+    revoke(&mut view, 1);
+    let decision = decide(&view);
+    assert_eq!((orders(&decision), decision.record), (vec![(2, Action::Close)], None));
+}
+
+#[test]
+fn an_acker_whose_receiver_may_still_connect_is_not_revoked() {
+    for receiver in [ThreadState::Running, ThreadState::Connecting] {
+        let mut view = fencing(3);
+        revoke(&mut view, 1);
+        revoke(&mut view, 2);
+        view.replication(2).receiver = receiver;
+        assert_eq!(decide(&view).record, None);
+    }
+}
+
+#[test]
+fn an_acker_that_would_follow_orders_of_the_lost_term_is_not_revoked() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.facts(2).persisted_term = Term(1);
+    assert_eq!(decide(&view).record, None);
+}
+
+#[test]
+fn the_instance_that_holds_everything_takes_over() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.server(1).executed = trx(0, 8);
+    view.replication(1).retrieved = trx(0, 9);
+    view.replication(2).retrieved = trx(0, 12);
+    let record = decide(&view).record.unwrap();
+    assert_eq!((record.term, record.primary, record.primary_since), (Term(3), Some(id(2)), Term(3)));
+    assert_eq!((record.stage, record.promotion_point), (Stage::Reign, Some(trx(0, 12))));
+    assert_eq!(record.quorum, view.record.quorum);
+}
+
+#[test]
+fn of_equals_the_one_that_has_applied_everything_takes_over() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.server(1).executed = trx(0, 9);
+    assert_eq!(decide(&view).record.unwrap().primary, Some(id(2)));
+}
+
+#[test]
+fn five_instances_go_on_with_three_of_their_four_ackers() {
+    let mut view = fencing(5);
+    for instance in [1, 2] {
+        revoke(&mut view, instance);
+    }
+    view.silent(3, 5000);
+    assert_eq!(decide(&view).record, None);
+    revoke(&mut view, 4);
+    assert_eq!(decide(&view).record.unwrap().primary, Some(id(1)));
+}
+
+#[test]
+fn what_no_one_holds_whole_is_fetched_first() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.server(1).executed = trx(0, 10).union(&trx(5, 1));
+    view.server(2).executed = trx(0, 12);
+    let decision = decide(&view);
+    says(&decision, State::PrimaryLost, &["gets what", "holds first"]);
+    assert_eq!((orders(&decision), decision.record), (vec![(2, follow(1, false))], None));
+}
+
+#[test]
+fn an_instance_with_errant_transactions_never_takes_over() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.server(1).executed = trx(0, 10).union(&trx(1, 1));
+    view.ackers.iter_mut().find(|known| known.instance == id(1)).unwrap().errant = trx(1, 1);
+    let record = decide(&view).record.unwrap();
+    assert_eq!((record.primary, record.promotion_point), (Some(id(2)), Some(trx(0, 10))));
+}
+
+#[test]
+fn errant_transactions_are_remembered_while_there_is_a_primary_to_compare_with() {
+    let mut view = healthy(3);
+    view.server(1).executed = trx(0, 10).union(&trx(1, 1));
+    let known = decide(&view).ackers;
+    assert_eq!((known[1].instance, &known[1].errant), (id(1), &trx(1, 1)));
+}
+
+#[test]
+fn an_old_primary_that_is_back_before_enough_ackers_are_stays_the_primary() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    view.silent(2, 5000);
+    says(&decide(&view), State::FailoverBlocked, &["instance 0 was lost", "instance 2 runs, and its agent"]);
+    comes_back(&mut view, trx(0, 11));
+    let decision = decide(&view);
+    says(&decision, State::PrimaryLost, &["instance 0 is back and stays the primary"]);
+    let record = decision.record.unwrap();
+    assert_eq!((record.term, record.primary, record.stage), (Term(3), Some(id(0)), Stage::Reign));
+    assert_eq!((record.primary_since, record.quorum_since), (Term(1), Term(1)));
+
+    view.facts(0).volume_id = "another".to_owned();
+    says(&decide(&view), State::FailoverBlocked, &["instance 2 runs, and its agent"]);
+}
+
+#[test]
+fn a_new_primary_opens_once_enough_ackers_follow_it() {
+    let mut view = taken_over();
+    view.restarted(1);
+    let server = view.server(1);
+    (server.executed, server.recorded_term, server.recorded_by) = (trx(0, 10), Term(1), Some(uuid(0)));
+    let server = view.server(2);
+    (server.executed, server.recorded_term) = (trx(0, 10), Term(1));
+    view.replication(2).retrieved = trx(0, 10);
+    let decision = decide(&view);
+    says(&decision, State::PrimaryLost, &["instance 1 is opened for term 3"]);
+    assert_eq!(orders(&decision), [(1, open(1))]);
+
+    view.server(1).executed = trx(0, 9);
+    says(&decide(&view), State::FailoverBlocked, &["instance 1 is kept closed", "when it was chosen", ":10"]);
+}
+
+#[test]
+fn an_old_primary_that_hangs_open_does_not_keep_the_new_one_closed() {
+    let mut view = taken_over();
+    view.restarted(1);
+    view.server(1).recorded_term = Term(1);
+    comes_back(&mut view, trx(0, 10));
+    view.server(0).super_read_only = false;
+    (view.server(0).semi_sync_source, view.server(0).required_acks) = (true, 1);
+    let decision = decide(&view);
+    assert_eq!(orders(&decision), [(0, Action::Fence), (1, open(1))]);
+    view.server(0).semi_sync_source = false;
+    assert_eq!(orders(&decide(&view)), [(0, Action::Close)]);
+}
+
+#[test]
+fn an_old_primary_without_a_tail_follows() {
+    let mut view = taken_over();
+    comes_back(&mut view, trx(0, 10));
+    assert_eq!(orders(&decide(&view)), [(0, follow(1, true))]);
+}
+
+#[test]
+fn an_old_primary_with_a_tail_is_archived_and_copied_anew() {
+    let mut view = taken_over();
+    comes_back(&mut view, trx(0, 13));
+    let tail = trx(0, 13).subtract(&trx(0, 10));
+    let decision = decide(&view);
+    says(&decision, State::Cloning, &["nobody acknowledged"]);
+    let expendable = trx(0, 13).union(&trx(1, 1));
+    assert_eq!(orders(&decision), [(0, Action::Clone { donor: id(2), expendable, archive: tail })]);
+}
+
+#[test]
+fn the_tail_of_a_lost_primary_is_one_on_every_instance_that_has_not_gone_on() {
+    let mut view = taken_over();
+    view.instance(2).facts = healthy(3).instance(2).facts.clone();
+    view.restarted(2);
+    view.server(2).executed = trx(0, 11);
+    let archive = trx(0, 11).subtract(&trx(0, 10));
+    let expendable = trx(0, 11).union(&trx(1, 1));
+    assert!(orders(&decide(&view)).contains(&(2, Action::Clone { donor: id(1), expendable, archive })));
+}
+
+#[test]
+fn transactions_that_no_primary_made_are_no_tail() {
+    for foreign in [trx(2, 1), trx(7, 1), trx(0, 13).union(&trx(2, 1))] {
+        let mut view = taken_over();
+        comes_back(&mut view, trx(0, 10).union(&foreign));
+        let decision = decide(&view);
+        assert!(matches!(standing(&decision, 0), Standing::Errant(_)), "{:?}", standing(&decision, 0));
+        assert_eq!(decision.orders, vec![]);
+    }
+    // Once it has gone on to the new primary's reign, nothing of its own can be a tail.
+    let mut view = taken_over();
+    comes_back(&mut view, trx(0, 11).union(&trx(1, 1)));
+    (view.server(0).recorded_term, view.server(0).recorded_by) = (Term(3), Some(uuid(1)));
+    assert!(matches!(standing(&decide(&view), 0), Standing::Errant(_)));
+}
+
+#[test]
+fn a_new_primary_that_is_lost_before_it_opens_is_replaced_by_those_who_hold_what_it_did() {
+    let mut view = taken_over();
+    comes_back(&mut view, trx(0, 11));
+    view.down(1);
+    let server = view.server(2);
+    (server.executed, server.recorded_term, server.recorded_by) = (trx(0, 10), Term(1), Some(uuid(0)));
+    let replication = view.replication(2);
+    (replication.receiver, replication.retrieved) = (ThreadState::Connecting, trx(0, 10));
+    let decision = decide(&view);
+    says(&decision, State::PrimaryLost, &["2 faithful ackers"]);
+    assert_eq!(decision.record.unwrap().stage, Stage::Fencing);
+
+    view.record.promotion_point = Some(trx(0, 12));
+    says(&decide(&view), State::FailoverBlocked, &["first transaction of term 3"]);
+}
+
+#[test]
+fn a_mysqld_that_hangs_is_lost_once_nobody_receives_from_it() {
+    let mut view = healthy(3);
+    (view.facts(0).server, view.facts(0).silent_for_ms) = (None, Some(3000));
+    says(&decide(&view), State::Incomplete, &["does not answer, but instance 1 receives from it"]);
+    for instance in [1, 2] {
+        view.replication(instance).receiver = ThreadState::Connecting;
+    }
+    assert_eq!(decide(&view).record.unwrap().stage, Stage::Fencing);
+    view.facts(0).silent_for_ms = Some(2999);
+    says(&decide(&view), State::Incomplete, &["is suspected after 3000 ms"]);
+}
+
+#[test]
+fn a_follower_that_hangs_is_ended() {
+    let mut view = healthy(3);
+    (view.facts(1).server, view.facts(1).silent_for_ms) = (None, Some(9999));
+    assert_eq!(decide(&view).orders, vec![]);
+    view.facts(1).silent_for_ms = Some(10_000);
+    assert_eq!(orders(&decide(&view)), [(1, Action::Fence)]);
+
+    let mut view = fencing(3);
+    view.facts(0).persisted_term = Term(2);
+    (view.facts(1).server, view.facts(1).silent_for_ms) = (None, Some(3000));
+    assert_eq!(orders(&decide(&view)), [(2, Action::Close), (1, Action::Fence)]);
+}
+
+#[test]
+fn a_wanted_primary_takes_over_with_exactly_what_the_other_had() {
+    let mut view = healthy(3);
+    view.wanted_primary = Some(id(2));
+    let decision = decide(&view);
+    says(&decision, State::SwitchoverRequested, &["instance 0 hands over"]);
+    view.record = decision.record.unwrap();
+    assert_eq!((view.record.term, view.record.stage), (Term(2), Stage::Handover { to: id(2) }));
+
+    let decision = decide(&view);
+    assert_eq!(orders(&decision), [(0, Action::Close)]);
+    assert_eq!(decision.traffic.after(Some(id(0)), &[]).0, None);
+
+    view.server(0).super_read_only = true;
+    view.facts(0).persisted_term = Term(2);
+    view.server(0).executed = trx(0, 11);
+    says(&decide(&view), State::SwitchoverRequested, &["gets its last transactions"]);
+    view.server(2).executed = trx(0, 11);
+    let record = decide(&view).record.unwrap();
+    assert_eq!((record.primary, record.primary_since, record.planned), (Some(id(2)), Term(3), true));
+    assert_eq!((record.stage, record.promotion_point), (Stage::Reign, Some(trx(0, 11))));
+}
+
+#[test]
+fn a_handover_whose_other_end_fails_leaves_the_primary_as_it_was() {
+    let mut view = healthy(3);
+    view.wanted_primary = Some(id(2));
+    view.record = decide(&view).record.unwrap();
+    view.down(2);
+    let decision = decide(&view);
+    says(
+        &decision,
+        State::SwitchoverRequested,
+        &["instance 0 stays the primary", "instance 2 can't take over"],
+    );
+    let record = decision.record.unwrap();
+    assert_eq!((record.stage, record.primary), (Stage::Reign, Some(id(0))));
+    assert_eq!((record.primary_since, record.quorum_since), (Term(1), Term(1)));
+}
+
+#[test]
+fn a_primary_that_is_lost_while_it_hands_over_is_replaced_by_proof() {
+    let mut view = healthy(3);
+    view.wanted_primary = Some(id(2));
+    view.record = decide(&view).record.unwrap();
+    view.down(0);
+    let decision = decide(&view);
+    says(&decision, State::PrimaryLost, &[]);
+    let record = decision.record.unwrap();
+    assert_eq!((record.term, record.stage), (Term(3), Stage::Fencing));
+}
+
+#[test]
+fn nobody_hands_over_to_an_instance_that_could_not_go_on() {
+    let with = |change: &dyn Fn(&mut ClusterView)| {
+        let mut view = healthy(3);
+        view.wanted_primary = Some(id(2));
+        change(&mut view);
+        decide(&view)
+    };
+    let errant = with(&|view| view.server(2).executed = trx(0, 10).union(&trx(2, 1)));
+    let down = with(&|view| view.down(2));
+    let late = with(&|view| {
+        view.server(0).executed = trx(0, 90);
+        view.replication(2).lag_ms = Some(60_000);
+    });
+    let absent = with(&|view| view.wanted_primary = Some(id(7)));
+    for (decision, why) in
+        [(errant, "errant"), (down, "starts mysqld"), (late, "is behind"), (absent, "no such")]
+    {
+        let why = if why == "errant" { "does not have" } else { why };
+        says(&decision, decision.state, &["can't become the primary", why]);
+        assert_eq!(decision.record, None);
+        assert!(decision.state.takes_writes());
+    }
+}
