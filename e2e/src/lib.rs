@@ -19,3 +19,4 @@ pub mod scenario;
 pub mod tenant;
 pub mod tools;
 pub mod wait;
+pub mod workload;

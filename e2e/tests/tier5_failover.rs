@@ -1,0 +1,279 @@
+//! A primary is lost under load: another one takes over, and no acknowledged write is lost.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use e2e::scenario::Stage;
+use e2e::tenant::Tenant;
+use e2e::wait;
+use e2e::workload::{Verdict, Workload, outage};
+use fleet_api::names::{self, UserRole};
+use fleet_api::v1::{ConditionType, MySQLCluster, Phase};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+const NAMESPACE: &str = "tenant-f";
+const ORDERS: &str = "orders";
+const LONG: Duration = Duration::from_mins(3);
+const SOON: Duration = Duration::from_secs(30);
+const OFTEN: Duration = Duration::from_millis(50);
+const CLIENTS: u32 = 8;
+
+/// The tenant with a Healthy cluster of three instances, made or found.
+async fn healthy() -> (Stage, Tenant, MySQLCluster) {
+    let stage = Stage::set().await.unwrap();
+    let tenant = stage.tenant(NAMESPACE).await.unwrap();
+    tenant.apply(ORDERS, &tenant.spec(json!({}))).await.unwrap();
+    let cluster = tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    (stage, tenant, cluster)
+}
+
+fn primary_of(cluster: &MySQLCluster) -> String {
+    cluster.status.as_ref().unwrap().primary.clone().unwrap()
+}
+
+async fn pod(tenant: &Tenant, name: &str) -> Pod {
+    tenant.instances(ORDERS).await.unwrap().remove(name).unwrap()
+}
+
+/// Instances whose agent is stopped until this is dropped.
+struct Stopped<'a> {
+    stage: &'a Stage,
+    pods: Vec<&'a Pod>,
+}
+
+impl<'a> Stopped<'a> {
+    fn new(stage: &'a Stage, pods: &[&'a Pod]) -> Self {
+        for pod in pods {
+            stage.signal(pod, "mysql-agent", Signal::SIGSTOP).unwrap();
+        }
+        Self { stage, pods: pods.to_vec() }
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        for pod in &self.pods {
+            // It fails only where kubelet has made another container, whose agent is not stopped.
+            let _ = self.stage.signal(pod, "mysql-agent", Signal::SIGCONT);
+        }
+    }
+}
+
+/// Waits until another instance is the primary and takes writes.
+async fn replaced(tenant: &Tenant, old: &str) -> MySQLCluster {
+    let clusters = tenant.clusters();
+    wait::until(format!("another primary than {old}"), LONG, OFTEN, || async {
+        let cluster = clusters.get(ORDERS).await?;
+        let status = cluster.status.as_ref().unwrap();
+        let phase = status.phase;
+        ensure!(status.primary.as_deref() != Some(old), "it is in {phase:?}: {:?}", status.conditions);
+        let serves = matches!(phase, Some(Phase::Healthy | Phase::Degraded | Phase::Cloning));
+        ensure!(serves, "it is in {phase:?}: {:?}", status.conditions);
+        Ok(cluster)
+    })
+    .await
+    .unwrap()
+}
+
+/// Waits until the clients have written at least 100 rows more to an instance.
+async fn writes_go_on(tenant: &Tenant, primary: &str) {
+    let host = names::instance_host(NAMESPACE, ORDERS, primary);
+    let count = || async {
+        let rows =
+            tenant.sql(ORDERS, primary, &host, UserRole::Reader, "SELECT COUNT(*) FROM workload.writes");
+        anyhow::Ok(rows.await?.parse::<u64>()?)
+    };
+    let before = count().await.unwrap();
+    let more = || async {
+        let now = count().await?;
+        ensure!(now >= before + 100, "{now} rows, {before} before");
+        Ok(())
+    };
+    wait::until("the clients to be at work", SOON, OFTEN, more).await.unwrap();
+}
+
+/// Does something to the primary while clients write, and judges what they were told once all is well again.
+async fn loses_nothing(what: &str, fault: impl AsyncFnOnce(&Stage, &Tenant, &str) -> Result<()>) {
+    let (stage, tenant, before) = healthy().await;
+    let primary = primary_of(&before);
+    let workload = Workload::start(&stage.cluster, &tenant, ORDERS, CLIENTS).await.unwrap();
+    writes_go_on(&tenant, &primary).await;
+    let since = Instant::now();
+    fault(&stage, &tenant, &primary).await.unwrap();
+    let after = replaced(&tenant, &primary).await;
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    writes_go_on(&tenant, &primary_of(&after)).await;
+    let until = Instant::now();
+    let writes = workload.stop().await.unwrap();
+    for pod in tenant.instances(ORDERS).await.unwrap().keys() {
+        let verdict = wait::until(format!("{pod} to have applied everything"), SOON, OFTEN, || async {
+            let verdict = Verdict::of(&writes, &tenant, ORDERS, pod).await?;
+            ensure!(verdict.lost.is_empty(), "{verdict:?}");
+            Ok(verdict)
+        })
+        .await
+        .unwrap();
+        assert!(verdict.is_clean(), "{pod}: {verdict:?}");
+        if *pod == primary_of(&after) {
+            let (acknowledged, unknown) = (verdict.acknowledged, verdict.unknown);
+            let gap = outage(&writes, since, until).as_secs_f64();
+            println!(
+                "{what}: no acknowledged write for {gap:.2} s; {acknowledged} acknowledged, {unknown} unknown, none lost"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn mysqld_of_the_primary_is_killed() {
+    loses_nothing("SIGKILL of mysqld", async |stage: &Stage, tenant: &Tenant, primary: &str| {
+        stage.signal(&pod(tenant, primary).await, "mysqld", Signal::SIGKILL)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_pod_of_the_primary_is_deleted_by_force() {
+    loses_nothing("forced deletion of the pod", async |_: &Stage, tenant: &Tenant, primary: &str| {
+        let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+        pods.delete(primary, &DeleteParams::default().grace_period(0)).await?;
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_pod_of_the_primary_is_deleted() {
+    loses_nothing("deletion of the pod", async |_: &Stage, tenant: &Tenant, primary: &str| {
+        let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+        pods.delete(primary, &DeleteParams::default()).await?;
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn mysqld_of_the_primary_hangs() {
+    loses_nothing("SIGSTOP of mysqld", async |stage: &Stage, tenant: &Tenant, primary: &str| {
+        stage.signal(&pod(tenant, primary).await, "mysqld", Signal::SIGSTOP)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn agent_and_mysqld_of_the_primary_hang() {
+    loses_nothing("SIGSTOP of agent and mysqld", async |stage: &Stage, tenant: &Tenant, primary: &str| {
+        let hanging = pod(tenant, primary).await;
+        stage.signal(&hanging, "mysql-agent", Signal::SIGSTOP)?;
+        stage.signal(&hanging, "mysqld", Signal::SIGSTOP)?;
+        replaced(tenant, primary).await;
+        // It wakes up as the primary that it was.
+        stage.signal(&hanging, "mysqld", Signal::SIGCONT)?;
+        stage.signal(&hanging, "mysql-agent", Signal::SIGCONT)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_shard_dies_with_the_primary() {
+    let fault = async |stage: &Stage, tenant: &Tenant, primary: &str| {
+        let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+        let of_shard = ListParams::default().labels("app.kubernetes.io/component=controller");
+        let shards = pods.list(&of_shard).await?.items;
+        ensure!(shards.len() == 2, "{} pods of the shard were found", shards.len());
+        let victim = pod(tenant, primary).await;
+        // Nobody starts it again before another one has taken over.
+        let agent = Stopped::new(stage, &[&victim]);
+        stage.signal(&victim, "mysqld", Signal::SIGKILL)?;
+        for shard in &shards {
+            stage.signal(shard, "shard-manager", Signal::SIGKILL)?;
+        }
+        replaced(tenant, primary).await;
+        drop(agent);
+        Ok(())
+    };
+    loses_nothing("SIGKILL of mysqld and of the shard", fault).await;
+}
+
+#[tokio::test]
+async fn an_old_primary_with_an_unacknowledged_tail_is_archived_and_rebuilt() {
+    let (stage, tenant, before) = healthy().await;
+    let primary = primary_of(&before);
+    let host = names::instance_host(NAMESPACE, ORDERS, &primary);
+    let make = "CREATE DATABASE IF NOT EXISTS shop; CREATE TABLE IF NOT EXISTS shop.tail (id INT PRIMARY KEY); \
+                DELETE FROM shop.tail";
+    tenant.sql(ORDERS, &primary, &host, UserRole::Admin, make).await.unwrap();
+    let pods = tenant.instances(ORDERS).await.unwrap();
+    let ackers: Vec<&Pod> = pods.values().filter(|pod| pod.name_any() != primary).collect();
+    // A process that is stopped would still find in its socket what was sent to it.
+    let stopped = Stopped::new(&stage, &ackers);
+    for acker in &ackers {
+        stage.signal(acker, "mysqld", Signal::SIGKILL).unwrap();
+    }
+    let write = tenant.sql(ORDERS, &primary, &host, UserRole::Writer, "INSERT INTO shop.tail VALUES (1)");
+    tokio::pin!(write);
+    // The statement waits for an acknowledgement that can't come.
+    let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE INFO LIKE 'INSERT INTO shop.tail%' \
+                 AND STATE LIKE '%semi-sync%'";
+    let begun = wait::until("the commit to wait", SOON, OFTEN, || async {
+        let found = tenant.sql(ORDERS, &primary, &host, UserRole::Admin, waits).await?;
+        ensure!(found == "1", "{found} commits wait");
+        Ok(())
+    });
+    tokio::select! {
+        begun = begun => begun.unwrap(),
+        answered = &mut write => panic!("the commit was answered: {answered:?}"),
+    }
+    // Nobody starts it again before another one has taken over.
+    let old = Stopped::new(&stage, &[&pods[&primary]]);
+    stage.signal(&pods[&primary], "mysqld", Signal::SIGKILL).unwrap();
+    drop(stopped);
+    assert!(write.await.is_err(), "a commit that nobody acknowledged was answered with OK");
+    let after = replaced(&tenant, &primary).await;
+    drop(old);
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    let new = primary_of(&after);
+    for pod in pods.keys() {
+        let host = names::instance_host(NAMESPACE, ORDERS, pod);
+        let rows = tenant.sql(ORDERS, &new, &host, UserRole::Reader, "SELECT COUNT(*) FROM shop.tail").await;
+        assert_eq!(rows.unwrap(), "0", "{pod}");
+    }
+}
+
+#[tokio::test]
+async fn the_primary_and_one_acker_are_lost_at_once() {
+    let (_stage, tenant, before) = healthy().await;
+    let primary = primary_of(&before);
+    let host = names::instance_host(NAMESPACE, ORDERS, &primary);
+    let make = "CREATE DATABASE IF NOT EXISTS shop; CREATE TABLE IF NOT EXISTS shop.two (id INT PRIMARY KEY); \
+                REPLACE INTO shop.two VALUES (1)";
+    tenant.sql(ORDERS, &primary, &host, UserRole::Admin, make).await.unwrap();
+    let acker = (0..3).map(|ordinal| names::pod(ORDERS, ordinal)).find(|pod| *pod != primary).unwrap();
+    // Nowhere to run: the pods can't come back until the node takes pods again.
+    let node = kube::Api::<k8s_openapi::api::core::v1::Node>::all(tenant.client.clone());
+    let name = node.list(&ListParams::default()).await.unwrap().items[0].name_any();
+    node.cordon(&name).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+    for victim in [&primary, &acker] {
+        pods.delete(victim, &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+    let blocked = tenant.wait_for(ORDERS, ConditionType::FailoverBlocked, "True", SOON).await;
+    node.uncordon(&name).await.unwrap();
+    let blocked = blocked.unwrap().status.unwrap();
+    let told = blocked.conditions.iter().find(|found| found.type_ == ConditionType::FailoverBlocked).unwrap();
+    assert!(told.message.contains(&acker), "{}", told.message);
+    let cluster = tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    let host = names::instance_host(NAMESPACE, ORDERS, &primary_of(&cluster));
+    let rows = tenant.sql(ORDERS, &acker, &host, UserRole::Reader, "SELECT COUNT(*) FROM shop.two").await;
+    assert_eq!(rows.unwrap(), "1");
+}
