@@ -16,11 +16,14 @@ pub const DEADLINE: Duration = Duration::from_secs(1);
 /// "Unknown database" and "Table doesn't exist".
 const ABSENT: [u16; 2] = [1049, 1146];
 
-const SERVER: &str = "SELECT @@server_uuid AS server_uuid, @@server_id AS server_id, VERSION() AS version, \
-    @@GLOBAL.gtid_executed AS gtid_executed, @@GLOBAL.gtid_purged AS gtid_purged, \
+const STATE: &str = "SELECT @@server_uuid AS server_uuid, @@server_id AS server_id, VERSION() AS version, \
     @@GLOBAL.read_only AS read_only, @@GLOBAL.super_read_only AS super_read_only, \
     @@GLOBAL.rpl_semi_sync_source_enabled AS semi_sync_enabled, \
-    @@GLOBAL.rpl_semi_sync_source_wait_for_replica_count AS required_acks";
+    @@GLOBAL.rpl_semi_sync_source_wait_for_replica_count AS required_acks, \
+    (SELECT s.SERVICE_STATE FROM performance_schema.replication_connection_status s WHERE s.CHANNEL_NAME = '') \
+      AS receiver";
+
+const EXECUTED: &str = "SELECT @@GLOBAL.gtid_executed AS gtid_executed, @@GLOBAL.gtid_purged AS gtid_purged";
 
 const SEMI_SYNC: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_source_status', \
     'Rpl_semi_sync_source_clients', 'Rpl_semi_sync_source_wait_sessions', 'Rpl_semi_sync_replica_status')";
@@ -28,7 +31,7 @@ const SEMI_SYNC: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sy
 // The lag is the age of the oldest transaction that is being applied, or else, where some are received but
 // none is begun, of the newest received one: by the clocks of two machines, so for display only.
 const REPLICATION: &str = "SELECT c.HOST AS source_host, c.PORT AS source_port, s.SOURCE_UUID AS source_uuid, \
-    s.SERVICE_STATE AS receiver, s.LAST_ERROR_NUMBER AS receiver_errno, s.LAST_ERROR_MESSAGE AS receiver_error, \
+    s.LAST_ERROR_NUMBER AS receiver_errno, s.LAST_ERROR_MESSAGE AS receiver_error, \
     s.RECEIVED_TRANSACTION_SET AS retrieved, a.SERVICE_STATE AS applier, \
     COALESCE((SELECT MAX(w.LAST_ERROR_MESSAGE) FROM performance_schema.replication_applier_status_by_worker w \
         WHERE w.CHANNEL_NAME = '' AND w.LAST_ERROR_NUMBER <> 0), \
@@ -80,8 +83,12 @@ pub struct Look {
 }
 
 /// Asks mysqld everything.
+///
+/// First whether it takes writes and whether its receiver runs, then what it has received, last what it has
+/// executed: of an instance that is closed, or whose receiver is stopped, the sets are then all that it will ever
+/// have. The other way round, a transaction that came in between and was acknowledged would be missing.
 pub async fn look(session: &mut Session) -> Result<Look, SqlError> {
-    let row = session.row(DEADLINE, SERVER).await?.ok_or(SqlError::NotRunning)?;
+    let row = session.row(DEADLINE, STATE).await?.ok_or(SqlError::NotRunning)?;
     let status = session.rows(DEADLINE, SEMI_SYNC).await?;
     let status = |name: &str| {
         status
@@ -90,14 +97,16 @@ pub async fn look(session: &mut Session) -> Result<Look, SqlError> {
             .map(|row| text(row, "Value"))
             .unwrap_or_default()
     };
-    let replication = session.row(DEADLINE, REPLICATION).await?.and_then(|row| replication(&row));
+    let receiver = text(&row, "receiver");
+    let replication = session.row(DEADLINE, REPLICATION).await?.and_then(|row| replication(&row, &receiver));
     let clone = session.row(DEADLINE, CLONE).await?.and_then(|row| clone(&row));
     let recorded = recorded(session).await?;
+    let sets = session.row(DEADLINE, EXECUTED).await?.ok_or(SqlError::NotRunning)?;
     let server = ServerFacts {
         server_uuid: text(&row, "server_uuid"),
         server_id: small(&row, "server_id"),
-        gtid_executed: set(&row, "gtid_executed"),
-        gtid_purged: set(&row, "gtid_purged"),
+        gtid_executed: set(&sets, "gtid_executed"),
+        gtid_purged: set(&sets, "gtid_purged"),
         read_only: truth(&row, "read_only"),
         super_read_only: truth(&row, "super_read_only"),
         replication,
@@ -139,14 +148,14 @@ pub async fn recorded(session: &mut Session) -> Result<Recorded, SqlError> {
     }
 }
 
-fn replication(row: &Row) -> Option<ReplicationFacts> {
+fn replication(row: &Row, receiver: &str) -> Option<ReplicationFacts> {
     let source_host = text(row, "source_host");
     if source_host.is_empty() {
         return None;
     }
     let receiver_error = without_attempts(&text(row, "receiver_error"));
     let applier_error = text(row, "applier_error");
-    let receiver = match text(row, "receiver").as_str() {
+    let receiver = match receiver {
         "ON" => ThreadState::Running,
         "CONNECTING" => ThreadState::Connecting,
         _ if number(row, "receiver_errno").is_some_and(|code| code != 0) => ThreadState::Failed,
