@@ -116,6 +116,16 @@ impl Order {
         }
     }
 
+    /// Whether it is the same order again. What a copy may give up differs with every write of the donor.
+    fn is_same_as(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (OrderKind::Clone { host, .. }, OrderKind::Clone { host: donor, .. }) => {
+                (self.term, host) == (other.term, donor)
+            }
+            _ => self == other,
+        }
+    }
+
     /// Whether this order makes one that is under way pointless: it closes what that one opens, or is of a
     /// newer term.
     fn replaces(&self, other: &Self) -> bool {
@@ -158,7 +168,7 @@ impl Pace {
                     Outcome::Done => AGAIN_AFTER_SUCCESS,
                     Outcome::Refused(_) => AGAIN_AFTER_FAILURE,
                 };
-                last != order || now.saturating_duration_since(*at) >= again_after
+                !order.is_same_as(last) || now.saturating_duration_since(*at) >= again_after
             }
         }
     }
@@ -218,6 +228,25 @@ mod tests {
         assert!(!pace.may_send(&open(1), now));
         assert!(pace.may_send(&open(2), now));
         assert!(pace.may_send(&open(1), now + AGAIN_AFTER_SUCCESS));
+    }
+
+    #[test]
+    fn a_copy_is_the_same_order_though_its_donor_has_gone_on() {
+        let copy = |expendable: &str| Order {
+            term: 1,
+            kind: OrderKind::Clone {
+                host: "donor".to_owned(),
+                port: 3306,
+                expendable: expendable.to_owned(),
+                archive: String::new(),
+            },
+        };
+        let mut pace = Pace::default();
+        let now = Instant::now();
+        pace.sent(copy("a:1-5"));
+        pace.ended(Outcome::Refused("no archive".to_owned()), now);
+        assert!(!pace.may_send(&copy("a:1-6"), now));
+        assert!(pace.may_send(&copy("a:1-6"), now + AGAIN_AFTER_FAILURE));
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Proof {
             }
         }
         let needed = record.quorum.revocations_needed();
-        if is_term_proved(record, heard) {
+        if is_term_proved(record, &faithful_of(survey, heard)) {
             if faithful >= needed {
                 missing.clear();
             }
@@ -77,6 +77,13 @@ impl Proof {
     pub(super) fn found(&self) -> String {
         format!("{} faithful ackers hold all that was acknowledged", self.faithful)
     }
+}
+
+/// Those that can be relied on: nothing else is needed to hold all that was acknowledged, and what others hold
+/// may be anything.
+fn faithful_of<'a>(survey: &Survey<'_>, heard: &[Member<'a>]) -> Vec<Member<'a>> {
+    let counted = heard.iter().filter(|member| survey.record().counts_acks_of(member.id));
+    counted.filter(|member| why_not_faithful(survey, **member).is_none()).copied().collect()
 }
 
 /// Whether nothing can have been acknowledged by less than the quorum on record that these instances do not
@@ -126,14 +133,30 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
     let revoked: Vec<_> =
         survey.others(deposed.id).filter(|member| is_revoked(survey, *member, deposed.id)).collect();
     let proof = Proof::of(survey, &revoked);
+    let same_volume = deposed.known().is_some_and(|facts| {
+        remembered(survey, deposed.id).is_none_or(|known| {
+            let synced = survey.view.durability == Durability::Strict;
+            known.volume_id == facts.volume_id && (synced || known.boot_id == facts.boot_id)
+        })
+    });
+    let back = deposed.ready().is_some() && same_volume;
+    let stays = |why: &str| {
+        let message = format!("{} is back and stays the primary, since {why}", deposed.id);
+        let record =
+            TermRecord { term: survey.term().next(), stage: Stage::Reign, ..survey.record().clone() };
+        answer(survey, deposed, &revoked, State::PrimaryLost, message, Some(record), Vec::new())
+    };
     let lost = format!("{} was lost as primary", deposed.id);
     if proof.missing().is_none() {
-        return match choose(survey, &revoked) {
+        return match choose(survey, deposed.id, &faithful_of(survey, &revoked)) {
             Ok(Choice::Complete(candidate, held)) => {
                 let message =
                     format!("{lost}; {} holds all that was acknowledged and takes over", candidate.id);
                 let record = promote(survey, candidate, held);
                 answer(survey, deposed, &revoked, State::PrimaryLost, message, Some(record), Vec::new())
+            }
+            Ok(Choice::Fetches { candidate, from }) if back && candidate.fails_to_follow(from) => {
+                stays(&format!("{} can't get what {from} holds", candidate.id))
             }
             Ok(Choice::Fetches { candidate, from }) => {
                 let message =
@@ -145,6 +168,7 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
                 orders.extend(revoked.iter().find(idle).map(|member| (member.id, Action::Close)));
                 answer(survey, deposed, &revoked, State::PrimaryLost, message, None, orders)
             }
+            Err(reason) if back => stays(&reason),
             Err(reason) => {
                 let message = format!("{lost}; {reason}");
                 let orders = revocations(survey, deposed, &revoked);
@@ -155,21 +179,13 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
     let orders = revocations(survey, deposed, &revoked);
     let others: Vec<_> = survey.others(deposed.id).collect();
     let possible = Proof::of(survey, &others).missing();
-    let same_volume = deposed.known().is_some_and(|facts| {
-        remembered(survey, deposed.id).is_none_or(|known| known.volume_id == facts.volume_id)
-    });
-    match (possible, deposed.ready().filter(|_| same_volume)) {
+    match (possible, back) {
         (None, _) => {
             let message = format!("{lost}; its ackers are told to receive nothing more from it");
             answer(survey, deposed, &revoked, State::PrimaryLost, message, None, orders)
         }
-        (Some(missing), Some(_)) => {
-            let message = format!("{} is back and stays the primary, since {missing}", deposed.id);
-            let record =
-                TermRecord { term: survey.term().next(), stage: Stage::Reign, ..survey.record().clone() };
-            answer(survey, deposed, &revoked, State::PrimaryLost, message, Some(record), Vec::new())
-        }
-        (Some(missing), None) => {
+        (Some(missing), true) => stays(&missing),
+        (Some(missing), false) => {
             let message = format!("{lost}; {missing}");
             answer(survey, deposed, &revoked, State::FailoverBlocked, message, None, orders)
         }
@@ -195,24 +211,27 @@ enum Choice<'a> {
     Fetches { candidate: Member<'a>, from: InstanceId },
 }
 
-/// Chooses among the revoked: of those that hold everything that any of them does, a wanted one, then one that
+/// Chooses among revoked and faithful ackers: of those that hold everything that any of them does, a wanted one, then one that
 /// has nothing left to apply, then the lowest ordinal.
-fn choose<'a>(survey: &Survey<'_>, revoked: &[Member<'a>]) -> Result<Choice<'a>, String> {
-    let errant =
-        |id: InstanceId| remembered(survey, id).map(|known| known.errant.clone()).unwrap_or_default();
+///
+/// What an acker holds beyond that, errant transactions or the tail of the primary before, never gets into the
+/// cluster this way: such an acker neither takes over nor gives anything to another.
+fn choose<'a>(
+    survey: &Survey<'_>,
+    deposed: InstanceId,
+    revoked: &[Member<'a>],
+) -> Result<Choice<'a>, String> {
+    let alien = |member: Member<'_>, server: &ServerFacts| {
+        let errant = remembered(survey, member.id).map(|known| known.errant.clone()).unwrap_or_default();
+        errant.union(&tail(survey.record(), deposed, server))
+    };
     let heard: Vec<(Member<'a>, &'a ServerFacts)> =
         revoked.iter().filter_map(|member| Some((*member, member.server()?))).collect();
-    let all = heard
-        .iter()
-        .fold(GtidSet::new(), |all, (member, server)| all.union(&server.held().subtract(&errant(member.id))));
-    let candidates: Vec<_> = heard
-        .iter()
-        .filter(|(member, _)| {
-            survey.record().counts_acks_of(member.id)
-                && member.ready().is_some()
-                && errant(member.id).is_empty()
-        })
-        .collect();
+    let all = heard.iter().fold(GtidSet::new(), |all, (member, server)| {
+        all.union(&server.held().subtract(&alien(*member, server)))
+    });
+    let clean: Vec<_> = heard.iter().filter(|(member, server)| alien(*member, server).is_empty()).collect();
+    let candidates: Vec<_> = clean.iter().filter(|(member, _)| member.ready().is_some()).collect();
     let lacks = |server: &ServerFacts| all.subtract(&server.held()).count();
     let best = candidates.iter().min_by_key(|(member, server)| {
         let unapplied = all.subtract(&server.executed).count();
@@ -229,14 +248,28 @@ fn choose<'a>(survey: &Survey<'_>, revoked: &[Member<'a>]) -> Result<Choice<'a>,
     if lacking.is_empty() {
         return Ok(Choice::Complete(*candidate, all));
     }
-    let source = heard
+    let source = clean
         .iter()
-        .filter(|(member, _)| member.id != candidate.id && errant(member.id).is_empty())
+        .filter(|(member, _)| member.id != candidate.id)
         .max_by_key(|(_, server)| server.executed.intersect(&lacking).count())
         .map(|(member, _)| member.id);
     source
         .map(|from| Choice::Fetches { candidate: *candidate, from })
         .ok_or_else(|| format!("{} lacks {lacking}, and nobody can give it", candidate.id))
+}
+
+/// What an instance holds of the primary before the lost one and nobody acknowledged: it has not gone on to the
+/// reign of the lost one, of which all that was acknowledged before is on record.
+///
+/// One that replicates from the lost one has gone on, though it may not have executed anything of that reign.
+fn tail(record: &TermRecord, deposed: InstanceId, server: &ServerFacts) -> GtidSet {
+    let follows = server.replication.as_ref().is_some_and(|replication| replication.source == Some(deposed));
+    match (&record.promotion_point, server.recorded_by) {
+        (Some(point), Some(before)) if server.recorded_term < record.primary_since && !follows => {
+            server.held().subtract(point).of_source(before)
+        }
+        _ => GtidSet::new(),
+    }
 }
 
 fn promote(survey: &Survey<'_>, candidate: Member<'_>, held: GtidSet) -> TermRecord {
@@ -261,10 +294,11 @@ fn revocations(
 ) -> Vec<(InstanceId, Action)> {
     let known_term =
         |member: Member<'_>| member.known().is_some_and(|facts| facts.persisted_term <= survey.term());
-    let is_revoked = |id| revoked.iter().any(|member| member.id == id);
+    let is_done =
+        |member: &Member<'_>| revoked.iter().any(|other| other.id == member.id) && !member.leaves_unapplied();
     let mut orders: Vec<_> = survey
         .others(deposed.id)
-        .filter(|member| !is_revoked(member.id) && member.ready().is_some() && known_term(*member))
+        .filter(|member| !is_done(member) && member.ready().is_some() && known_term(*member))
         .map(|member| (member.id, Action::Close))
         .collect();
     // One that hangs is ended, too: it can't be asked what it receives.

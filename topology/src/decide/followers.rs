@@ -149,10 +149,10 @@ fn extra(
         return None;
     }
     let record = survey.record();
+    // A primary that has lost what it was chosen for proves nothing of what others hold.
+    let whole = record.promotion_point.as_ref().is_some_and(|point| source.held().contains(point));
     let tail = match server.recorded_by {
-        Some(before) if record.promotion_point.is_some() && server.recorded_term < record.primary_since => {
-            errant.of_source(before)
-        }
+        Some(before) if whole && server.recorded_term < record.primary_since => errant.of_source(before),
         _ => GtidSet::new(),
     };
     if errant == tail {
@@ -180,11 +180,16 @@ fn judge_closed(
         // It goes as soon as nobody counts on it. Until then only its acknowledgements matter: they would
         // count in the eyes of the primary's mysqld. Where no commit shall wait any more they harm nobody,
         // and those that wait already would wait for ever without them.
-        if survey.record().quorum.required_acks() > 0 && member.acknowledges(primary) {
+        let may_acknowledge = member.acknowledges(primary) || facts.persisted_term < survey.term();
+        if survey.record().quorum.required_acks() > 0 && may_acknowledge {
             let message = "is leaving, and is told to acknowledge no more".to_owned();
             return (Standing::CatchingUp, message, Need::Follow { acknowledge });
         }
         return (Standing::Closed, "is leaving".to_owned(), Need::Nothing);
+    }
+    if let Some(other) = receives_from_another(survey, primary, server) {
+        let message = format!("is told to receive nothing more from {other}");
+        return (Standing::CatchingUp, message, Need::Close);
     }
     if !member.receives_from(primary) {
         let missing = missing_for_ever(source, server, replication);
@@ -213,6 +218,20 @@ fn judge_closed(
         }
         _ => (Standing::InSync, String::new(), Need::Nothing),
     }
+}
+
+/// The lost primary, or any other, that an instance may still receive from. What it got from there by the time
+/// it is told to follow the present primary could be a tail that nobody has seen.
+fn receives_from_another(
+    survey: &Survey<'_>,
+    primary: InstanceId,
+    server: &ServerFacts,
+) -> Option<InstanceId> {
+    let record = survey.record();
+    let replication =
+        server.replication.as_ref().filter(|_| record.promotion_point.is_some() && !record.planned)?;
+    let runs = matches!(replication.receiver, ThreadState::Running | ThreadState::Connecting);
+    replication.source.filter(|source| *source != primary && runs)
 }
 
 /// What an instance lacks and the primary can't send it any more.

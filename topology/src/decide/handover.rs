@@ -17,7 +17,7 @@ use super::quorum_change::keeps_up;
 use super::reign::Reign;
 use super::state::State;
 use super::survey::{Member, Survey};
-use crate::observe::{InstanceId, PodState, ServerFacts, Stage, TermRecord};
+use crate::observe::{InstanceId, PodState, ServerFacts, Stage, TermRecord, ThreadState};
 
 /// The record that begins a handover, or what that waits for. Nothing if the primary is the right one.
 pub(super) fn wanted(
@@ -88,13 +88,14 @@ pub(super) fn decide(
         return reign.replaced(judgement, Vec::new());
     };
     let from = primary.id;
-    if let Some(reason) = reign.followers().iter().find(|f| f.member.id == to).and_then(unable) {
+    let closed =
+        primary.known().is_some_and(|facts| facts.persisted_term == survey.term()) && !primary.is_open();
+    let other = reign.followers().iter().find(|follower| follower.member.id == to);
+    if let Some(reason) = other.and_then(|follower| unable(follower, from, closed)) {
         let message = format!("{from} stays the primary: {to} can't take over, {reason}");
         let record = next(record.clone());
         return reign.recorded(State::SwitchoverRequested, message, record);
     }
-    let closed =
-        primary.known().is_some_and(|facts| facts.persisted_term == survey.term()) && !primary.is_open();
     if !closed {
         let message = format!("{from} is closed, to hand over to {to}");
         orders.extend(primary.ready().map(|_| (from, Action::Close)));
@@ -118,10 +119,17 @@ pub(super) fn decide(
     reign.recorded(State::SwitchoverRequested, message, record)
 }
 
-/// Why an instance can't go on taking over, said of it.
-fn unable(follower: &Follower<'_>) -> Option<String> {
+/// Why an instance can't go on taking over, said of it. Once the primary is closed nobody writes, so one that
+/// can't get or apply the last transactions is not waited for.
+fn unable(follower: &Follower<'_>, from: InstanceId, closed: bool) -> Option<String> {
     if follower.member.ready().is_none() {
         return Some(follower.member.why_not_ready());
+    }
+    let unreachable = follower.member.replication_from(from).is_some_and(|replication| {
+        replication.receiver == ThreadState::Connecting && !replication.receiver_error.is_empty()
+    });
+    if closed && (unreachable || follower.member.fails_to_follow(from)) {
+        return Some(follower.message.clone());
     }
     matches!(
         follower.standing,

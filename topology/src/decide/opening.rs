@@ -1,5 +1,6 @@
 //! When the primary may take writes.
 
+use super::decision::Standing;
 use super::followers::Follower;
 use super::join;
 use super::survey::{Member, Survey};
@@ -157,14 +158,27 @@ fn stranger(
     if server.recorded_term >= record.term {
         return None;
     }
+    let untold = others().find(|follower| {
+        let tells = follower.member.known().filter(|_| follower.member.pod != PodState::Absent);
+        let left_alone = matches!(follower.standing, Standing::Errant(_) | Standing::Blocked);
+        tells.is_some_and(|facts| facts.persisted_term < record.term)
+            && (!left_alone || follower.member.may_receive_from(primary.id))
+    });
+    if let Some(untold) = untold {
+        return Some(format!("{} has to be told of term {} first", untold.member.id, record.term));
+    }
     let silent = others()
         .find(|follower| follower.member.known().is_none() && follower.member.pod != PodState::Absent);
     if let Some(silent) = silent {
         let (id, why) = (silent.member.id, silent.member.why_silent());
         return Some(format!("{id} might still acknowledge and can't be told to stop: it {why}"));
     }
-    (server.semi_sync_clients > record.quorum.ackers()).then(|| {
-        let (clients, ackers) = (server.semi_sync_clients, record.quorum.ackers());
-        format!("{clients} replicas acknowledge to it, and only {ackers} are counted")
+    let possible = followers.iter().filter(|follower| record.counts_acks_of(follower.member.id));
+    let possible = possible
+        .filter(|follower| follower.member.known().is_none() || follower.member.may_receive_from(primary.id));
+    let ackers = u32::try_from(possible.count()).unwrap_or(u32::MAX);
+    (server.semi_sync_clients > ackers).then(|| {
+        let clients = server.semi_sync_clients;
+        format!("{clients} replicas acknowledge to it, and only {ackers} are counted that can")
     })
 }

@@ -43,6 +43,8 @@ pub(super) fn decide(survey: &Survey<'_>, primary: InstanceId) -> Decision {
     if let Some(gap) = opening::gap(survey, primary, server, &reign.followers) {
         let lost = format!("{} is kept closed: {gap}", primary.id);
         let judgement = loss::replace(survey, primary, &lost);
+        // What others hold is not compared with data that are not there.
+        orders.retain(|(_, action)| matches!(action, Action::Close | Action::Fence));
         return reign.replaced(judgement, orders);
     }
     let (state, message, action) = reign.bring_to_serve(server, condition);
@@ -109,8 +111,9 @@ impl<'s, 'a> Reign<'s, 'a> {
 
     /// The primary is open for the current term.
     fn proved_decision(self, server: &ServerFacts, orders: Vec<(InstanceId, Action)>) -> Decision {
-        let closes_first = orders.iter().any(|(_, action)| *action == Action::Close);
         let Self { survey, primary, ref followers, .. } = self;
+        let closes_first =
+            orders.iter().any(|(id, action)| *action == Action::Close && survey.member(*id).is_open());
         let mut waits_for = None;
         match handover::wanted(survey, primary, server, followers) {
             None => {}
@@ -249,7 +252,7 @@ impl<'s, 'a> Reign<'s, 'a> {
             message,
             instances: self.verdicts(),
             record: None,
-            orders: closes_first(orders),
+            orders: closes_first(survey, orders),
             traffic: traffic::of_term(survey, primary, serves, followers),
             opened: if serves { survey.view.opened.max(record.primary_since) } else { survey.view.opened },
             ackers,
@@ -340,10 +343,11 @@ fn is_same(survey: &Survey<'_>, then: &AckerIdentity, now: &AckerIdentity) -> bo
     then.volume_id == now.volume_id && (synced || then.boot_id == now.boot_id)
 }
 
-/// While an instance has to be closed nothing else is ordered.
-fn closes_first(mut orders: Vec<Order>) -> Vec<Order> {
-    if orders.iter().any(|order| order.action == Action::Close) {
-        orders.retain(|order| order.action == Action::Close);
+/// While an instance that takes writes has to be closed nothing else is ordered.
+fn closes_first(survey: &Survey<'_>, mut orders: Vec<Order>) -> Vec<Order> {
+    let closes = |order: &Order| order.action == Action::Close && survey.member(order.instance).is_open();
+    if orders.iter().any(closes) {
+        orders.retain(closes);
     }
     orders
 }

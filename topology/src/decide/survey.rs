@@ -174,6 +174,13 @@ impl<'a> Member<'a> {
         self.server()?.replication.as_ref().filter(|replication| replication.source == Some(source))
     }
 
+    /// Whether its replication from `source` has stopped by an error.
+    pub(super) fn fails_to_follow(self, source: InstanceId) -> bool {
+        self.replication_from(source).is_some_and(|replication| {
+            replication.receiver == ThreadState::Failed || replication.applier == ThreadState::Failed
+        })
+    }
+
     /// Whether it can receive from `source`, now or as soon as that can be reached.
     pub(super) fn may_receive_from(self, source: InstanceId) -> bool {
         self.replication_from(source).is_some_and(|replication| {

@@ -150,3 +150,26 @@ fn a_primary_is_never_removed_before_another_one_has_taken_over() {
     );
     assert_eq!((decision.record, decision.pods), (None, 3));
 }
+
+#[test]
+fn an_instance_that_leaves_is_told_of_the_term_before_the_primary_opens_for_it() {
+    let mut view = healthy(5);
+    view.replicas = 3;
+    view.record = decide(&view).record.unwrap();
+    assert_eq!(view.record.quorum, Quorum::for_replicas(3).unwrap());
+    for instance in [1, 2, 4] {
+        view.facts(instance).persisted_term = Term(2);
+    }
+    view.server(4).semi_sync_replica = false;
+    view.replication(3).receiver = ThreadState::Connecting;
+    view.server(3).semi_sync_replica = false;
+    view.server(0).semi_sync_clients = 2;
+    let given = orders(&decide(&view));
+    assert!(given.contains(&(3, follow(0, false))), "{given:?}");
+    assert!(!given.iter().any(|(instance, _)| *instance == 0), "{given:?}");
+    view.facts(3).persisted_term = Term(2);
+    assert!(orders(&decide(&view)).contains(&(0, open(1))));
+    // Somebody acknowledges whom nobody knows.
+    view.down(1);
+    assert!(!orders(&decide(&view)).contains(&(0, open(1))));
+}

@@ -363,3 +363,125 @@ fn nobody_hands_over_to_an_instance_that_could_not_go_on() {
         assert!(decision.state.takes_writes());
     }
 }
+
+#[test]
+fn an_emptied_primary_that_was_never_open_takes_nobodys_data_along() {
+    let mut view = taken_over();
+    *view.server(1) = idle_server(9);
+    view.facts(1).volume_id = "new".to_owned();
+    view.silent(0, 5000);
+    let server = view.server(2);
+    (server.executed, server.recorded_term, server.recorded_by) = (trx(0, 10), Term(1), Some(uuid(0)));
+    let decision = decide(&view);
+    says(&decision, State::FailoverBlocked, &["instance 1 is kept closed"]);
+    assert_eq!(decision.orders, vec![]);
+}
+
+#[test]
+fn a_tail_never_gets_into_the_cluster_by_a_second_failover() {
+    for tail in [11, 13, 90] {
+        let mut view = taken_over();
+        comes_back(&mut view, trx(0, tail));
+        view.down(1);
+        view.replication(2).receiver = ThreadState::Connecting;
+        view.record = decide(&view).record.unwrap();
+        revoke(&mut view, 2);
+        view.facts(0).persisted_term = Term(4);
+        let decision = decide(&view);
+        assert_eq!(decision.orders, vec![]);
+        let record = decision.record.unwrap();
+        assert_eq!(record.primary, Some(id(2)));
+        assert_eq!(record.promotion_point, Some(trx(0, 10).union(&trx(1, 1))));
+    }
+}
+
+#[test]
+fn what_an_instance_holds_that_was_never_in_sync_counts_for_nothing() {
+    let mut view = healthy(3);
+    view.replicas = 5;
+    let mut foreign = idle_instance(3);
+    if let Observed::Known(facts) = &mut foreign.facts {
+        facts.persisted_term = Term(2);
+        facts.server.as_mut().unwrap().executed = trx(7, 2);
+    }
+    view.instances.push(foreign);
+    view.down(0);
+    for instance in [1, 2] {
+        view.replication(instance).receiver = ThreadState::Stopped;
+        view.facts(instance).persisted_term = Term(2);
+    }
+    (view.record.term, view.record.stage) = (Term(2), Stage::Fencing);
+    let record = decide(&view).record.unwrap();
+    assert_eq!((record.primary, record.promotion_point), (Some(id(1)), Some(trx(0, 10))));
+}
+
+#[test]
+fn an_old_primary_is_taken_back_where_nobody_else_can_take_over() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.server(1).executed = trx(0, 12).union(&trx(1, 1));
+    view.ackers.iter_mut().find(|known| known.instance == id(1)).unwrap().errant = trx(1, 1);
+    says(&decide(&view), State::FailoverBlocked, &["nobody can give it"]);
+    comes_back(&mut view, trx(0, 12));
+    let record = decide(&view).record.unwrap();
+    assert_eq!((record.stage, record.primary, record.term), (Stage::Reign, Some(id(0)), Term(3)));
+}
+
+#[test]
+fn an_old_primary_whose_kernel_ended_is_not_taken_back_where_its_logs_were_not_synced() {
+    let mut view = fencing(3);
+    view.durability = Durability::Relaxed;
+    revoke(&mut view, 1);
+    view.silent(2, 5000);
+    comes_back(&mut view, trx(0, 11));
+    view.facts(0).boot_id = "another".to_owned();
+    says(&decide(&view), State::FailoverBlocked, &[]);
+    view.durability = Durability::Strict;
+    assert_eq!(decide(&view).record.unwrap().stage, Stage::Reign);
+}
+
+#[test]
+fn an_instance_that_still_receives_from_the_lost_primary_stops_before_it_follows_the_new_one() {
+    let mut view = taken_over();
+    view.instance(2).facts = healthy(3).instance(2).facts.clone();
+    assert_eq!(orders(&decide(&view)), [(2, Action::Close)]);
+    view.replication(2).receiver = ThreadState::Stopped;
+    assert_eq!(orders(&decide(&view)), [(2, follow(1, true))]);
+}
+
+#[test]
+fn received_transactions_are_applied_by_a_revoked_acker_that_was_restarted() {
+    let mut view = fencing(3);
+    view.facts(0).persisted_term = Term(2);
+    for instance in [1, 2] {
+        view.restarted(instance);
+        view.facts(instance).persisted_term = Term(2);
+        let server = view.server(instance);
+        (server.executed, server.recorded_term, server.recorded_by) = (trx(0, 9), Term::NONE, None);
+        view.replication(instance).retrieved = trx(0, 10);
+    }
+    assert_eq!(orders(&decide(&view)), [(1, Action::Close), (2, Action::Close)]);
+}
+
+#[test]
+fn a_handover_ends_where_the_other_end_cannot_get_the_last_transactions() {
+    let closed = || {
+        let mut view = healthy(3);
+        view.wanted_primary = Some(id(2));
+        view.record = decide(&view).record.unwrap();
+        view.server(0).super_read_only = true;
+        view.server(0).executed = trx(0, 11);
+        view.facts(0).persisted_term = Term(2);
+        view
+    };
+    let mut fails = closed();
+    fails.replication(2).applier = ThreadState::Failed;
+    let mut unreachable = closed();
+    unreachable.replication(2).receiver = ThreadState::Connecting;
+    unreachable.replication(2).receiver_error = "no route".to_owned();
+    for view in [fails, unreachable] {
+        let record = decide(&view).record.unwrap();
+        assert_eq!((record.stage, record.primary), (Stage::Reign, Some(id(0))));
+    }
+}
