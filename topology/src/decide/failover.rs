@@ -11,6 +11,7 @@
 //! any two steps. The new primary is then opened as any other is: once its ackers follow it.
 
 use super::decision::{Action, Decision, InstanceVerdict, Order, Role, Standing, Traffic};
+use super::followers::role;
 use super::loss::SUSPECT_AFTER_MS;
 use super::state::State;
 use super::survey::{Member, Survey};
@@ -354,15 +355,7 @@ fn verdict(
     member: Member<'_>,
 ) -> InstanceVerdict {
     let id = member.id;
-    let role = if id == deposed.id {
-        Role::Primary
-    } else if !survey.is_wanted(id) {
-        Role::Leaving
-    } else if survey.record().counts_acks_of(id) {
-        Role::Acker
-    } else {
-        Role::Replica
-    };
+    let role = if id == deposed.id { Role::Primary } else { role(survey, id) };
     let (standing, message) = match member.known() {
         None => (Standing::Unknown, member.why_silent()),
         Some(_) if member.copying().is_some() => {

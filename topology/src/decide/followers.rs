@@ -50,7 +50,8 @@ fn assess_one<'a>(survey: &Survey<'a>, primary: Member<'a>, member: Member<'a>) 
     Follower { member, role: role(survey, member.id), standing, message, need }
 }
 
-fn role(survey: &Survey<'_>, id: InstanceId) -> Role {
+/// What an instance other than the primary is there for.
+pub(super) fn role(survey: &Survey<'_>, id: InstanceId) -> Role {
     if !survey.is_wanted(id) {
         Role::Leaving
     } else if survey.record().counts_acks_of(id) {
