@@ -106,6 +106,28 @@ impl TermRecord {
         planned: false,
     };
 
+    /// The next term, of the same primary and quorum.
+    #[must_use]
+    pub fn next(&self, stage: Stage) -> Self {
+        Self { term: self.term.next(), stage, ..self.clone() }
+    }
+
+    /// The next term, in which another instance has become the primary with what it `held` then.
+    #[must_use]
+    pub fn taken_over(&self, by: InstanceId, held: GtidSet, planned: bool) -> Self {
+        let term = self.term.next();
+        Self {
+            term,
+            primary: Some(by),
+            primary_since: term,
+            quorum: self.quorum,
+            quorum_since: term,
+            stage: Stage::Reign,
+            promotion_point: Some(held),
+            planned,
+        }
+    }
+
     /// Whether the instance is one whose acknowledgements count in this term: the ackers of a primary are the
     /// other instances of the lowest `N + 1` ordinals.
     pub fn counts_acks_of(&self, instance: InstanceId) -> bool {
@@ -133,6 +155,14 @@ pub struct AckerIdentity {
     pub boot_id: String,
     /// Transactions that it held and no primary ever did, found while there was a primary to compare with.
     pub errant: GtidSet,
+}
+
+impl AckerIdentity {
+    /// Whether the instance still holds what it held then.
+    pub fn still_holds(&self, facts: &InstanceFacts, durability: Durability) -> bool {
+        self.volume_id == facts.volume_id
+            && (durability == Durability::Strict || self.boot_id == facts.boot_id)
+    }
 }
 
 /// An acker whose volume is not the one it was last in sync with, on its way to being relied on: once it holds

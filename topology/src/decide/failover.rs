@@ -104,7 +104,7 @@ fn why_not_faithful(survey: &Survey<'_>, acker: Member<'_>) -> Option<String> {
         return Some(acker.why_silent());
     };
     if acker.copying().is_some() {
-        return Some("copies the data of another instance".to_owned());
+        return Some(acker.why_not_ready());
     }
     if acker.is_open() {
         return Some("takes writes without being the primary".to_owned());
@@ -135,16 +135,12 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
         survey.others(deposed.id).filter(|member| is_revoked(survey, *member, deposed.id)).collect();
     let proof = Proof::of(survey, &revoked);
     let same_volume = deposed.known().is_some_and(|facts| {
-        remembered(survey, deposed.id).is_none_or(|known| {
-            let synced = survey.view.durability == Durability::Strict;
-            known.volume_id == facts.volume_id && (synced || known.boot_id == facts.boot_id)
-        })
+        remembered(survey, deposed.id).is_none_or(|known| known.still_holds(facts, survey.view.durability))
     });
     let back = deposed.ready().is_some() && same_volume;
     let stays = |why: &str| {
         let message = format!("{} is back and stays the primary, since {why}", deposed.id);
-        let record =
-            TermRecord { term: survey.term().next(), stage: Stage::Reign, ..survey.record().clone() };
+        let record = survey.record().next(Stage::Reign);
         answer(survey, deposed, &revoked, State::PrimaryLost, message, Some(record), Vec::new())
     };
     let lost = format!("{} was lost as primary", deposed.id);
@@ -153,7 +149,7 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
             Ok(Choice::Complete(candidate, held)) => {
                 let message =
                     format!("{lost}; {} holds all that was acknowledged and takes over", candidate.id);
-                let record = promote(survey, candidate, held);
+                let record = survey.record().taken_over(candidate.id, held, false);
                 answer(survey, deposed, &revoked, State::PrimaryLost, message, Some(record), Vec::new())
             }
             Ok(Choice::Fetches { candidate, from }) if back && candidate.fails_to_follow(from) => {
@@ -212,8 +208,8 @@ enum Choice<'a> {
     Fetches { candidate: Member<'a>, from: InstanceId },
 }
 
-/// Chooses among revoked and faithful ackers: of those that hold everything that any of them does, a wanted one, then one that
-/// has nothing left to apply, then the lowest ordinal.
+/// Chooses among revoked and faithful ackers: of those that hold everything that any of them does, a wanted
+/// one, then one that has nothing left to apply, then the lowest ordinal.
 ///
 /// What an acker holds beyond that, errant transactions or the tail of the primary before, never gets into the
 /// cluster this way: such an acker neither takes over nor gives anything to another.
@@ -270,20 +266,6 @@ fn tail(record: &TermRecord, deposed: InstanceId, server: &ServerFacts) -> GtidS
             server.held().subtract(point).of_source(before)
         }
         _ => GtidSet::new(),
-    }
-}
-
-fn promote(survey: &Survey<'_>, candidate: Member<'_>, held: GtidSet) -> TermRecord {
-    let term = survey.term().next();
-    TermRecord {
-        term,
-        primary: Some(candidate.id),
-        primary_since: term,
-        quorum: survey.record().quorum,
-        quorum_since: term,
-        stage: Stage::Reign,
-        promotion_point: Some(held),
-        planned: false,
     }
 }
 
@@ -358,9 +340,7 @@ fn verdict(
     let role = if id == deposed.id { Role::Primary } else { role(survey, id) };
     let (standing, message) = match member.known() {
         None => (Standing::Unknown, member.why_silent()),
-        Some(_) if member.copying().is_some() => {
-            (Standing::Cloning, "copies the data of another instance".to_owned())
-        }
+        Some(_) if member.copying().is_some() => (Standing::Cloning, member.why_not_ready()),
         Some(_) if member.server().is_none() => (Standing::Down, member.why_silent()),
         Some(_) if member.is_open() => {
             (Standing::Open, "takes writes that nobody acknowledges, and is ended".to_owned())

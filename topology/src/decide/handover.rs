@@ -48,8 +48,7 @@ pub(super) fn wanted(
         }
         None => return None,
     };
-    let (term, stage) = (survey.term().next(), Stage::Handover { to });
-    Some(Ok(TermRecord { term, stage, ..survey.record().clone() }))
+    Some(Ok(survey.record().next(Stage::Handover { to })))
 }
 
 /// Why an instance can't take over now, said of it.
@@ -81,8 +80,6 @@ pub(super) fn decide(
     mut orders: Vec<(InstanceId, Action)>,
 ) -> Decision {
     let (survey, primary) = (reign.survey(), reign.primary());
-    let record = survey.record();
-    let next = |change: TermRecord| TermRecord { term: survey.term().next(), stage: Stage::Reign, ..change };
     let Some(server) = primary.server() else {
         let judgement = loss::judge(survey, primary, reign.followers());
         return reign.replaced(judgement, Vec::new());
@@ -93,7 +90,7 @@ pub(super) fn decide(
     let other = reign.followers().iter().find(|follower| follower.member.id == to);
     if let Some(reason) = other.and_then(|follower| unable(follower, from, closed)) {
         let message = format!("{from} stays the primary: {to} can't take over, {reason}");
-        let record = next(record.clone());
+        let record = survey.record().next(Stage::Reign);
         return reign.recorded(State::SwitchoverRequested, message, record);
     }
     if !closed {
@@ -106,15 +103,7 @@ pub(super) fn decide(
         let message = format!("{from} is closed, {to} gets its last transactions");
         return reign.decision(State::SwitchoverRequested, message, orders);
     }
-    let term = survey.term().next();
-    let record = next(TermRecord {
-        primary: Some(to),
-        primary_since: term,
-        quorum_since: term,
-        promotion_point: Some(held),
-        planned: true,
-        ..record.clone()
-    });
+    let record = survey.record().taken_over(to, held, true);
     let message = format!("{to} has executed all that {from} has, and takes over");
     reign.recorded(State::SwitchoverRequested, message, record)
 }

@@ -41,11 +41,7 @@ pub(super) fn replace(survey: &Survey<'_>, primary: Member<'_>, lost: &str) -> J
         None => Judgement {
             state: State::PrimaryLost,
             message: format!("{lost}; {}", proof.found()),
-            record: Some(TermRecord {
-                term: survey.term().next(),
-                stage: Stage::Fencing,
-                ..survey.record().clone()
-            }),
+            record: Some(survey.record().next(Stage::Fencing)),
         },
         Some(missing) => {
             Judgement { state: State::FailoverBlocked, message: format!("{lost}; {missing}"), record: None }

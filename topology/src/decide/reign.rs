@@ -8,7 +8,7 @@ use super::state::State;
 use super::survey::{Member, Survey};
 use super::{handover, join, loss, quorum_change, traffic};
 use crate::gtid::GtidSet;
-use crate::observe::{AckerIdentity, CatchingUp, Durability, InstanceId, ServerFacts, Stage, TermRecord};
+use crate::observe::{AckerIdentity, CatchingUp, InstanceId, ServerFacts, Stage, TermRecord};
 
 /// Decides about a cluster whose primary is `primary`.
 pub(super) fn decide(survey: &Survey<'_>, primary: InstanceId) -> Decision {
@@ -295,6 +295,9 @@ impl<'s, 'a> Reign<'s, 'a> {
         };
         let mut ackers: Vec<_> = identity(*primary).or_else(|| before(primary.id)).into_iter().collect();
         let mut catching_up = Vec::new();
+        let still_holds = |known: &AckerIdentity, follower: &Follower<'_>| {
+            follower.member.known().is_some_and(|facts| known.still_holds(facts, view.durability))
+        };
         for follower in followers.iter().filter(|follower| survey.record().counts_acks_of(follower.member.id))
         {
             let id = follower.member.id;
@@ -304,7 +307,7 @@ impl<'s, 'a> Reign<'s, 'a> {
                     before(id).map(|known| AckerIdentity { errant: errant.clone(), ..known })
                 }
                 (_, None) => before(id),
-                (_, Some(now)) if before(id).is_some_and(|known| is_same(survey, &known, &now)) => Some(now),
+                (_, Some(now)) if before(id).is_some_and(|known| still_holds(&known, follower)) => Some(now),
                 (_, Some(now)) => {
                     let goal = view
                         .catching_up
@@ -335,12 +338,6 @@ fn identity(member: Member<'_>) -> Option<AckerIdentity> {
         boot_id: facts.boot_id.clone(),
         errant: GtidSet::new(),
     })
-}
-
-/// Whether what an acker held then it holds now.
-fn is_same(survey: &Survey<'_>, then: &AckerIdentity, now: &AckerIdentity) -> bool {
-    let synced = survey.view.durability == Durability::Strict;
-    then.volume_id == now.volume_id && (synced || then.boot_id == now.boot_id)
 }
 
 /// While an instance that takes writes has to be closed nothing else is ordered.
