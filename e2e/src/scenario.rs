@@ -16,8 +16,13 @@ use crate::progress::Progress;
 use crate::tenant::{Access, Images, Tenant};
 use crate::tools::Tools;
 
+/// Names the local cluster of the tests, so that two checkouts can be tested side by side.
+const CLUSTER_VARIABLE: &str = "FLEET_TEST_CLUSTER";
+
 /// The local cluster of the tests.
-pub const CLUSTER: &str = "e2e";
+pub fn cluster_name() -> String {
+    std::env::var(CLUSTER_VARIABLE).ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "e2e".to_owned())
+}
 
 /// The cluster with the images in it.
 pub struct Stage {
@@ -38,7 +43,7 @@ impl Stage {
     /// The same with programs of a given profile.
     pub async fn with(profile: Profile) -> Result<Self> {
         let progress = Progress::default();
-        let mut clusters = cluster::up::up(&[CLUSTER.to_owned()], None, &progress).await?;
+        let mut clusters = cluster::up::up(&[cluster_name()], None, &progress).await?;
         let cluster = clusters.pop().context("the cluster did not come up")?;
         let mysql = mysql::mysql(&progress).await?;
         let fleet = fleet::fleet(profile, &progress).await?;

@@ -64,10 +64,10 @@ pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
         let programs = [(PROGRAMS_VARIABLE, fleet.programs.display().to_string())];
         let tested = targets("e2e/tier5", "tier5_*", &programs).await;
         tested.with_context(|| {
-            let name = scenario::CLUSTER;
+            let name = scenario::cluster_name();
             format!("the cluster {name} is left to look at (`cargo xtask kubeconfig {name}`, `cargo xtask down {name}`)")
         })?;
-        cluster::down::down(scenario::CLUSTER, false, &Progress::default()).await?;
+        cluster::down::down(&scenario::cluster_name(), false, &Progress::default()).await?;
     }
     Ok(())
 }
