@@ -6,14 +6,20 @@
 //! | 3 | a real API server without nodes | Go (first build) |
 //! | 4 | real mysqld without Kubernetes | root, Debian packages |
 //! | 5 | real clusters | root, Go, Debian packages |
+//!
+//! The targets of tiers 4 and 5 wait more than they work, and each keeps to its own ports, namespaces or clusters.
+//! So several run at a time.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use e2e::images::fleet::{PROGRAMS_VARIABLE, Profile};
+use e2e::images::fleet::PROGRAMS_VARIABLE;
 use e2e::progress::Progress;
 use e2e::{cluster, command, host, images, scenario, tools};
+use futures::stream::{self, StreamExt as _};
 
 use crate::codegen;
 
@@ -30,6 +36,22 @@ const CRATES: [&str; 9] = [
     "xtask",
 ];
 
+/// Features of the tests that need more than cargo. Always all: what is compiled for one tier serves the others.
+const FEATURES: &str = "e2e/tier3,e2e/tier5,mysql-agent/real-mysqld";
+
+/// A test that needs more than cargo. Always of the whole workspace, so that the features of dependencies, and with
+/// them what is compiled already, are the same for every tier.
+const TEST: [&str; 5] = ["test", "--locked", "--workspace", "--features", FEATURES];
+
+/// The test target with a real mysqld.
+const REAL_MYSQLD: &str = "real_mysqld";
+
+/// The targets that take longest, which are started first.
+const LONGEST: [&str; 2] = ["tier5_mysql_cluster", REAL_MYSQLD];
+
+/// How many targets of tiers 4 and 5 run at a time.
+const AT_A_TIME: usize = 3;
+
 /// All tiers.
 pub(crate) const TIERS: [u8; 4] = [1, 3, 4, 5];
 
@@ -43,54 +65,101 @@ pub(crate) async fn everything() -> Result<()> {
 pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
     let has = |tier: u8| wanted.contains(&tier);
     if has(1) || has(2) {
-        cargo(&["test", "--locked", "--workspace"], &[]).await?;
+        cargo(&["test", "--locked", "--workspace"]).await?;
     }
     if has(3) {
         tools::Tools::of(&tools::API_SERVER, &Progress::default()).await?;
-        cargo(&["build", "--locked", "--workspace", "--bins"], &[]).await?;
-        targets("e2e/tier3", "tier3_*", &[]).await?;
+        cargo(&["build", "--locked", "--workspace", "--bins"]).await?;
+        cargo(&[&TEST, &["--test", "tier3_*", "--", "--test-threads=1"][..]].concat()).await?;
     }
+    let mut targets = Vec::new();
+    let mut environment = BTreeMap::new();
     if has(4) {
         host::require_root("the tests with a real mysqld")?;
         let rootfs = images::mysql::mysql_rootfs(&Progress::default()).await?;
-        let rootfs = [("FLEET_MYSQLD_ROOTFS", rootfs.display().to_string())];
-        targets("mysql-agent/real-mysqld", "real_mysqld", &rootfs).await?;
+        environment.insert("FLEET_MYSQLD_ROOTFS", rootfs.display().to_string());
+        targets.push(REAL_MYSQLD.to_owned());
     }
     if has(5) {
         host::require_clusters()?;
         // Made before the tests, so that their times are those of the tests.
-        images::mysql::mysql(&Progress::default()).await?;
-        let fleet = images::fleet::fleet(Profile::Quick, &Progress::default()).await?;
-        let programs = [(PROGRAMS_VARIABLE, fleet.programs.display().to_string())];
-        let tested = targets("e2e/tier5", "tier5_*", &programs).await;
+        let stage = scenario::Stage::set().await?;
+        environment.insert(PROGRAMS_VARIABLE, stage.programs.programs.display().to_string());
+        targets.extend(tier5_targets()?);
+    }
+    if targets.is_empty() {
+        return Ok(());
+    }
+    targets.sort_by_key(|target| (!LONGEST.contains(&target.as_str()), target.clone()));
+    let tested = several(&targets, &environment).await;
+    if has(5) {
         tested.with_context(|| {
             let name = scenario::cluster_name();
             format!("the cluster {name} is left to look at (`cargo xtask kubeconfig {name}`, `cargo xtask down {name}`)")
         })?;
-        cluster::down::down(&scenario::cluster_name(), false, &Progress::default()).await?;
+        return cluster::down::down(&scenario::cluster_name(), false, &Progress::default()).await;
     }
-    Ok(())
+    tested
 }
 
-/// Runs the test targets of a tier. Always with the whole workspace, so that the features of dependencies,
-/// and with them what is compiled already, are the same for every tier.
-async fn targets(feature: &str, pattern: &str, environment: &[(&str, String)]) -> Result<()> {
-    let arguments = ["test", "--locked", "--workspace", "--features", feature, "--test", pattern];
-    let arguments: Vec<&str> = arguments.into_iter().chain(["--", "--test-threads=1"]).collect();
-    cargo(&arguments, environment).await
+/// The test targets of tier 5, by the files that they are.
+fn tier5_targets() -> Result<Vec<String>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/tests");
+    let listed = || format!("could not list {}", folder.display());
+    let mut targets = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(listed)? {
+        let file = entry.with_context(listed)?.path();
+        let target =
+            file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| stem.starts_with("tier5_"));
+        targets.extend(target.map(str::to_owned));
+    }
+    Ok(targets)
+}
+
+/// Runs test targets, a few at a time; what each one says is shown once it has ended.
+async fn several(targets: &[String], environment: &BTreeMap<&str, String>) -> Result<()> {
+    let named: Vec<&str> = targets.iter().flat_map(|target| ["--test", target.as_str()]).collect();
+    cargo(&[&TEST, named.as_slice(), &["--no-run"]].concat()).await?;
+    let mut running = stream::iter(targets).map(|name| one(name, environment)).buffer_unordered(AT_A_TIME);
+    let mut failed = Vec::new();
+    while let Some((name, passed)) = running.next().await {
+        if !passed? {
+            failed.push(name);
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("{} of {} test targets failed: {}", failed.len(), targets.len(), failed.join(", "))
+}
+
+/// Runs one test target, which is compiled already, and says whether it passed.
+async fn one<'t>(name: &'t str, environment: &BTreeMap<&str, String>) -> (&'t str, Result<bool>) {
+    let arguments = [&TEST, &["--test", name, "--", "--test-threads=1"][..]].concat();
+    let shown = format!("cargo {}", arguments.join(" "));
+    println!("$ {shown} (in the background)");
+    let begun = Instant::now();
+    let mut cargo = command::cargo();
+    cargo.args(&arguments).envs(environment);
+    let ended = cargo.output().await.with_context(|| format!("could not start `{shown}`"));
+    let passed = ended.map(|output| {
+        let said = [output.stdout, output.stderr].concat();
+        println!("{}", String::from_utf8_lossy(&said).trim());
+        println!("$ {shown}\n  ({}, {:.0} s)", output.status, begun.elapsed().as_secs_f64());
+        output.status.success()
+    });
+    (name, passed)
 }
 
 /// Format, lints, each crate alone, generated files.
 async fn checks() -> Result<()> {
     ensure_component("rustfmt").await?;
     ensure_component("clippy").await?;
-    cargo(&["fmt", "--all", "--check"], &[]).await?;
-    let features = "e2e/tier3,e2e/tier5,mysql-agent/real-mysqld";
-    let clippy = ["clippy", "--locked", "--workspace", "--all-targets", "--features", features];
-    let clippy: Vec<&str> = clippy.into_iter().chain(["--", "-D", "warnings"]).collect();
-    cargo(&clippy, &[]).await?;
+    cargo(&["fmt", "--all", "--check"]).await?;
+    let clippy = ["clippy", "--locked", "--workspace", "--all-targets", "--features", FEATURES];
+    cargo(&[&clippy[..], &["--", "-D", "warnings"]].concat()).await?;
     for name in CRATES {
-        cargo(&["check", "--locked", "--package", name], &[]).await?;
+        cargo(&["check", "--locked", "--package", name]).await?;
     }
     println!("$ cargo xtask codegen --check");
     codegen::codegen(true)
@@ -109,13 +178,12 @@ async fn ensure_component(name: &str) -> Result<()> {
 }
 
 /// Runs cargo with its output shown.
-async fn cargo(arguments: &[&str], environment: &[(&str, String)]) -> Result<()> {
+async fn cargo(arguments: &[&str]) -> Result<()> {
     let shown = format!("cargo {}", arguments.join(" "));
     println!("$ {shown}");
     let begun = Instant::now();
     let mut cargo = command::cargo();
     cargo.args(arguments);
-    cargo.envs(environment.iter().map(|(key, value)| (key, value)));
     cargo.stdout(Stdio::inherit()).stderr(Stdio::inherit());
     let status = cargo.status().await.with_context(|| format!("could not start `{shown}`"))?;
     if !status.success() {
