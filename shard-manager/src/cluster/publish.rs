@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use fleet_api::v1::{Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, TermStage};
+use fleet_api::v1::{
+    Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, RequestOutcome, TermStage,
+};
 use fleet_runtime::{
     apply::{Applier, ApplyError},
     lease::Gate,
@@ -18,7 +20,10 @@ use kube::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::status::{same_but_positions, with_opened, with_record};
+use super::{
+    requests::Answer,
+    status::{same_but_positions, with_opened, with_record},
+};
 
 /// How often a status is written of which only positions in the stream of transactions have moved.
 const POSITIONS_EVERY: Duration = Duration::from_secs(10);
@@ -110,6 +115,19 @@ impl Publisher {
         self.tell(cluster, &event(type_, reason, &text)).await;
     }
 
+    /// Tells what became of a request.
+    pub async fn tell_of_answer(&self, cluster: &MySQLCluster, answer: &Answer) {
+        let Answer { asked, outcome, message, .. } = answer;
+        let (type_, text) = match outcome {
+            RequestOutcome::Done => (EventType::Normal, format!("asked for {asked}: {message}")),
+            RequestOutcome::Refused => {
+                (EventType::Warning, format!("asked for {asked}, and nothing was changed: {message}"))
+            }
+        };
+        tracing::info!(cluster = cluster.name_any(), reason = answer.reason(), "{text}");
+        self.tell(cluster, &event(type_, answer.reason(), &text)).await;
+    }
+
     fn positions_due(&self, cluster: &MySQLCluster) -> bool {
         let written = self.lock();
         let last = cluster.uid().and_then(|uid| written.get(&uid).copied());
@@ -152,6 +170,7 @@ fn complete(status: &MySQLClusterStatus) -> serde_json::Value {
         "handoverTo": null,
         "promotionPoint": null,
         "inSync": [],
+        "answeredRequests": [],
         "instances": [],
         "conditions": [],
     });
@@ -217,7 +236,7 @@ fn event(type_: EventType, reason: &str, note: &str) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use fleet_api::v1::{InSyncInstance, InstanceRole, InstanceStatus};
+    use fleet_api::v1::{AnsweredRequest, InSyncInstance, InstanceRole, InstanceStatus, RequestKind};
     use serde_json::Value;
 
     use super::*;
@@ -240,6 +259,15 @@ mod tests {
                 volume_id: String::new(),
                 boot_id: String::new(),
                 errant: None,
+            }],
+            answered_requests: vec![AnsweredRequest {
+                kind: RequestKind::Switchover,
+                asked: String::new(),
+                outcome: RequestOutcome::Done,
+                message: String::new(),
+                answered_at: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                    jiff::Timestamp::UNIX_EPOCH,
+                ),
             }],
             instances: vec![InstanceStatus {
                 name: String::new(),

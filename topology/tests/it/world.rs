@@ -45,8 +45,21 @@ pub(crate) enum Event {
     Cut(u32, u8),
     /// A person wants that instance to be the primary.
     Want(u32),
+    /// A person wants another primary.
+    WantAnother,
+    /// The shard dies within its next decision: before the record is written, or right after.
+    Die(Point),
     /// Another shard replica takes over: it knows what is recorded and has heard nobody.
     Takeover,
+}
+
+/// Where a shard dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Point {
+    /// It has written down what becomes of the wish, and not the record.
+    BeforeRecord,
+    /// It has written the record and given the orders, and has not taken the wish off.
+    BeforeAnswer,
 }
 
 pub(crate) struct World {
@@ -57,7 +70,10 @@ pub(crate) struct World {
     ackers: Vec<AckerIdentity>,
     catching_up: Vec<CatchingUp>,
     replicas: u32,
-    pub(crate) wanted_primary: Option<InstanceId>,
+    pub(crate) wanted_primary: Option<Wish>,
+    dies: Option<Point>,
+    /// How many handovers were begun for the wish.
+    begun: u32,
     /// How many volumes there have been.
     volumes: u32,
     /// Whether an acker has lost what it acknowledged.
@@ -81,6 +97,8 @@ impl World {
             catching_up: Vec::new(),
             replicas: 0,
             wanted_primary: None,
+            dies: None,
+            begun: 0,
             volumes: 0,
             volumes_lost: false,
             acknowledged: GtidSet::new(),
@@ -184,7 +202,9 @@ impl World {
             Event::Cut(instance, part) if there(instance) => self.nodes[instance as usize].part = part,
             Event::Act(mask) => self.act(mask),
             Event::Write => self.write(),
-            Event::Want(instance) => self.wanted_primary = Some(id(instance)),
+            Event::Want(instance) => self.wish(Wish::To(id(instance))),
+            Event::WantAnother => self.wish(Wish::Any),
+            Event::Die(point) => self.dies = Some(point),
             Event::Takeover => {
                 self.catching_up.clear();
                 let known = self.heard.iter_mut();
@@ -221,7 +241,7 @@ impl World {
         for node in &mut self.nodes {
             node.part = 0;
         }
-        self.wanted_primary = self.wanted_primary.filter(|wanted| wanted.0 < self.replicas);
+        self.dies = None;
         for _ in 0..rounds {
             for instance in 0..u32::try_from(self.nodes.len()).unwrap() {
                 for event in [Event::Start, Event::EndCopy, Event::Receive, Event::Apply, Event::Hear] {
@@ -230,7 +250,7 @@ impl World {
             }
             self.happen(Event::Act(u8::MAX));
             let last = self.last.as_ref().unwrap();
-            if last.state == State::Healthy && last.pods == self.replicas {
+            if last.state == State::Healthy && last.pods == self.replicas && self.wanted_primary.is_none() {
                 self.check_settled();
                 return true;
             }
@@ -445,6 +465,11 @@ impl World {
                 .collect(),
         };
         let decision = decide(&view);
+        let dies = self.dies.take();
+        self.follow_wish(&decision, dies);
+        if dies == Some(Point::BeforeRecord) {
+            return self.happen(Event::Takeover);
+        }
         if let Some(record) = decision.record.clone() {
             assert!(record.term > self.record.term, "a term fell");
             if record.promotion_point.is_some() && record.primary != self.record.primary && !self.volumes_lost
@@ -470,7 +495,42 @@ impl World {
                 self.carry_out(order);
             }
         }
+        let over = matches!(decision.wish, Some(Fulfilment::Done(_) | Fulfilment::Refused(_)));
+        if over && dies.is_none() {
+            self.wanted_primary = None;
+        }
         self.last = Some(decision);
+        if dies.is_some() {
+            self.happen(Event::Takeover);
+        }
+    }
+
+    fn wish(&mut self, wish: Wish) {
+        (self.wanted_primary, self.begun) = (Some(wish), 0);
+    }
+
+    /// What the shard writes down of a wish before it writes the record.
+    fn follow_wish(&mut self, decision: &Decision, dies: Option<Point>) {
+        match (&decision.wish, &decision.record) {
+            (Some(Fulfilment::UnderWay { to, term }), Some(record)) => {
+                self.wanted_primary = Some(Wish::Begun { to: *to, term: *term });
+                if record.stage == (Stage::Handover { to: *to }) && dies != Some(Point::BeforeRecord) {
+                    self.begun += 1;
+                    assert_eq!(self.begun, 1, "a handover was begun twice for one wish");
+                }
+            }
+            (Some(Fulfilment::Done(primary)), _) => {
+                assert!(
+                    !self.nodes[primary.0 as usize].server.super_read_only || self.heard_is_old(*primary)
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether an instance is not what the shard has heard of it.
+    fn heard_is_old(&self, instance: InstanceId) -> bool {
+        self.heard[instance.0 as usize] != self.facts(instance.0 as usize)
     }
 
     fn carry_out(&mut self, order: &Order) {
