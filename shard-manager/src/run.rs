@@ -31,7 +31,7 @@ use crate::{
     cluster::{Reconciler, publish::Publisher},
     config::Config,
     namespace::{self, NamespaceError},
-    service::{ALLOWED, Service, ShardState},
+    service::{ALLOWED, Requester, Service, ShardState},
     stores::Stores,
     tenant::{FoundKeys, Keeper},
 };
@@ -123,6 +123,10 @@ pub async fn run(config: Config) -> Result<(), RunError> {
             totals.clone(),
             agents,
         ),
+        requester: Requester {
+            clusters: Api::namespaced(client.clone(), &config.namespace),
+            applier: applier.clone(),
+        },
         shutdown: shutdown.clone(),
     };
     tasks.essential("gRPC server", {

@@ -24,7 +24,7 @@ use serde_json::json;
 use super::status;
 
 /// The value that asks for any other primary.
-const ANY: &str = "any";
+pub const ANY: &str = "any";
 /// What stands between the pod and the term of a handover that was begun.
 const BEGUN: &str = " in term ";
 /// How much of a value that can't be read is repeated.
@@ -119,6 +119,16 @@ pub async fn take_up(
         return Ok(cluster);
     }
     annotate(applier, &cluster, names::ANNOTATION_SWITCHOVER, Some(&value)).await
+}
+
+/// Puts a request on the cluster, unless the cluster has changed since it was read.
+pub async fn ask(
+    applier: &Applier,
+    cluster: &MySQLCluster,
+    kind: RequestKind,
+    value: &str,
+) -> Result<MySQLCluster, ApplyError> {
+    annotate(applier, cluster, annotation(kind), Some(value)).await
 }
 
 /// Keeps the answer in the status and takes the annotation off, unless the cluster has changed since it was read.
