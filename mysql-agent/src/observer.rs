@@ -317,10 +317,11 @@ fn copy_facts(
 
 /// The state that others are told: a mysqld that has answered and does not just now is not one that starts.
 fn told(status: &ProcessStatus) -> ProcessState {
-    match status.state {
+    let runs = match status.state {
         ProcessState::Starting if status.answered => ProcessState::Running,
         state => state,
-    }
+    };
+    if runs == ProcessState::Running && status.leaving { ProcessState::Leaving } else { runs }
 }
 
 /// Facts without what changes all the time. That a silence or an isolation begins or ends is news.

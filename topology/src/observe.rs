@@ -282,6 +282,9 @@ pub enum ProcessState {
     Exited,
     /// Can't be run, for the reason given.
     Failed(String),
+    /// Runs, and its agent was told to end: it goes on until another instance is the primary, for a while.
+    /// Until then it takes the order to close, and none that would have to be undone.
+    Leaving,
     /// The agent is ending.
     Stopping,
 }

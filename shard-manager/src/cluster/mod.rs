@@ -342,6 +342,7 @@ fn unable(details: &BTreeMap<u32, Detail>) -> BTreeSet<u32> {
         ProcessState::Unspecified
         | ProcessState::Initializing
         | ProcessState::Running
+        | ProcessState::Leaving
         | ProcessState::Stopping => false,
     };
     details

@@ -216,6 +216,7 @@ impl Resolver<'_> {
                 proto::ProcessState::Running => ProcessState::Running,
                 proto::ProcessState::Exited => ProcessState::Exited,
                 proto::ProcessState::Failed => ProcessState::Failed(facts.process_message.clone()),
+                proto::ProcessState::Leaving => ProcessState::Leaving,
                 proto::ProcessState::Stopping => ProcessState::Stopping,
             },
             silent_for_ms: facts.silent_for.as_ref().and_then(milliseconds),

@@ -4,11 +4,15 @@
 //! record: term + 1, Handover ─► the primary is closed ─► the other one has executed all of it
 //!                                 │                        └─► record: term + 2, primary: the other one
 //!                                 ├─ the other one can't any more ─► record: term + 2, primary: the same
+//!                                 │     and the primary is ending ─► record: term + 2, Handover to a third one
 //!                                 └─ the primary is lost ─► failover
 //! ```
 //!
 //! A closed primary commits nothing more, and no order of the term before can open it again. So what it holds
 //! is all that it ever acknowledged, and no acker has to prove anything.
+//!
+//! A primary whose pod is being deleted hands over as well. Its agent goes on until then, but not for ever: where no
+//! other instance is able, nothing is begun, and the primary is lost when it ends.
 
 use super::decision::{Action, Decision, Fulfilment, Standing};
 use super::followers::Follower;
@@ -44,7 +48,9 @@ pub(super) fn intent(
     if let Some(Fulfilment::UnderWay { to, .. }) = wish {
         return Intent { record: begin(to), wish, ..Intent::default() };
     }
-    if survey.is_wanted(primary.id) {
+    // One that takes no more orders is lost once it has closed itself.
+    let ends = primary.leaves() && primary.closable().is_some() && survey.record().quorum.required_acks() > 0;
+    if survey.is_wanted(primary.id) && !ends {
         return Intent { wish, ..Intent::default() };
     }
     if let Some(to) = candidates.best(|_| true) {
@@ -65,12 +71,24 @@ struct Candidates<'v, 's, 'a> {
 impl<'a> Candidates<'_, '_, 'a> {
     /// Of those that can take over, one that lacks the least, then the lowest ordinal.
     fn best(&self, fits: impl Fn(&Follower<'a>) -> bool) -> Option<InstanceId> {
+        self.least_lacking(|follower| fits(follower) && self.obstacle(follower).is_none())
+    }
+
+    /// The same for a handover that has begun: one that follows and gets what it lacks will do.
+    fn third(&self, than: InstanceId, closed: bool) -> Option<InstanceId> {
+        self.least_lacking(|follower| {
+            let id = follower.member.id;
+            let counts = self.survey.is_wanted(id) && self.survey.record().counts_acks_of(id);
+            id != than && counts && unable(follower, self.primary.id, closed).is_none()
+        })
+    }
+
+    fn least_lacking(&self, fits: impl Fn(&Follower<'a>) -> bool) -> Option<InstanceId> {
         let lacks = |follower: &Follower<'a>| {
             let executed = follower.member.server().map(|server| &server.executed);
             executed.map_or(u128::MAX, |executed| self.server.executed.subtract(executed).count())
         };
-        let able =
-            self.followers.iter().filter(|follower| fits(follower) && self.obstacle(follower).is_none());
+        let able = self.followers.iter().filter(|follower| fits(follower));
         able.min_by_key(|follower| (lacks(follower), follower.member.id)).map(|follower| follower.member.id)
     }
 
@@ -142,6 +160,13 @@ pub(super) fn decide(
         primary.known().is_some_and(|facts| facts.persisted_term == survey.term()) && !primary.is_open();
     let other = reign.followers().iter().find(|follower| follower.member.id == to);
     if let Some(reason) = other.and_then(|follower| unable(follower, from, closed)) {
+        // One that is ending can't be opened again, and its last transactions are lost to the others with it.
+        let candidates = Candidates { survey, primary, server, followers: reign.followers() };
+        if let Some(third) = candidates.third(to, closed).filter(|_| primary.leaves()) {
+            let message = format!("{from} hands over to {third}: {to} can't take over, {reason}");
+            let record = survey.record().next(Stage::Handover { to: third });
+            return reign.recorded(State::SwitchoverRequested, message, record);
+        }
         let message = format!("{from} stays the primary: {to} can't take over, {reason}");
         let record = survey.record().next(Stage::Reign);
         return reign.recorded(State::SwitchoverRequested, message, record);
@@ -149,7 +174,7 @@ pub(super) fn decide(
     if !closed {
         let message = format!("{from} is closed, to hand over to {to}");
         let hears = primary.known().is_some_and(|facts| facts.persisted_term <= survey.term());
-        orders.extend(primary.ready().filter(|_| hears).map(|_| (from, Action::Close)));
+        orders.extend(primary.closable().filter(|_| hears).map(|_| (from, Action::Close)));
         return reign.decision(State::SwitchoverRequested, message, orders);
     }
     let held = server.held();

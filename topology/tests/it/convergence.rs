@@ -21,6 +21,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => instance.clone().prop_map(Event::EndCopy),
         1 => instance.clone().prop_map(Event::Crash),
         2 => instance.clone().prop_map(Event::Start),
+        1 => instance.clone().prop_map(Event::Leave),
         1 => instance.clone().prop_map(Event::Want),
         1 => Just(Event::WantAnother),
         1 => prop::sample::select(vec![Point::BeforeRecord, Point::BeforeAnswer]).prop_map(Event::Die),

@@ -61,6 +61,7 @@ fn process() -> impl Strategy<Value = ProcessState> {
             ProcessState::Starting,
             ProcessState::Exited,
             ProcessState::Failed("broken".to_owned()),
+            ProcessState::Leaving,
             ProcessState::Stopping,
         ]),
     ]

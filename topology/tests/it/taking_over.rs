@@ -500,3 +500,88 @@ fn a_primary_that_knows_of_a_later_term_is_not_ordered_to_hand_over_in_an_earlie
     view.facts(0).persisted_term = Term(9);
     assert!(!orders(&decide(&view)).contains(&(0, Action::Close)));
 }
+
+/// The primary takes writes, and its pod is about to end.
+fn leaving() -> ClusterView {
+    let mut view = healthy(3);
+    view.facts(0).process = ProcessState::Leaving;
+    view
+}
+
+#[test]
+fn a_primary_that_ends_hands_over_first() {
+    let mut deleted = healthy(3);
+    deleted.instance(0).pod = PodState::Terminating;
+    let mut told = leaving();
+    told.instance(0).pod = PodState::Terminating;
+    for mut view in [deleted, leaving(), told] {
+        view.server(1).executed = trx(0, 9);
+        let decision = decide(&view);
+        says(&decision, State::SwitchoverRequested, &["instance 0 hands over"]);
+        view.record = decision.record.unwrap();
+        assert_eq!(view.record.stage, Stage::Handover { to: id(2) });
+        assert!(orders(&decide(&view)).contains(&(0, Action::Close)));
+        view.server(0).super_read_only = true;
+        view.facts(0).persisted_term = Term(2);
+        let record = decide(&view).record.unwrap();
+        assert_eq!((record.primary, record.planned), (Some(id(2)), true));
+    }
+}
+
+#[test]
+fn a_primary_that_ends_goes_on_until_somebody_is_able_to_take_over() {
+    let mut view = leaving();
+    for instance in [1, 2] {
+        view.server(instance).executed = trx(0, 3);
+        view.replication(instance).retrieved = trx(0, 3);
+        view.replication(instance).lag_ms = Some(60_000);
+    }
+    let decision = decide(&view);
+    says(
+        &decision,
+        State::Degraded,
+        &["instance 0 is the primary and leaves once another one can take over"],
+    );
+    assert_eq!((decision.record, decision.orders, decision.traffic.primary), (None, vec![], Some(id(0))));
+    let mut alone = healthy(1);
+    alone.facts(0).process = ProcessState::Leaving;
+    assert_eq!(decide(&alone).record, None);
+}
+
+#[test]
+fn a_primary_that_ends_hands_over_to_a_third_where_the_other_one_fails() {
+    let mut view = leaving();
+    view.record = decide(&view).record.unwrap();
+    assert_eq!(view.record.stage, Stage::Handover { to: id(1) });
+    view.server(0).super_read_only = true;
+    view.facts(0).persisted_term = Term(2);
+    view.down(1);
+    let decision = decide(&view);
+    says(&decision, State::SwitchoverRequested, &["instance 0 hands over to instance 2", "instance 1 can't"]);
+    view.record = decision.record.unwrap();
+    assert_eq!((view.record.term, view.record.stage), (Term(3), Stage::Handover { to: id(2) }));
+    view.facts(0).persisted_term = Term(3);
+    assert_eq!(decide(&view).record.unwrap().primary, Some(id(2)));
+}
+
+#[test]
+fn an_instance_that_ends_is_not_followed_to_be_opened_and_not_given_the_primary() {
+    let mut view = healthy(3);
+    view.facts(1).process = ProcessState::Leaving;
+    view.wanted_primary = Some(Wish::To(id(1)));
+    assert!(matches!(decide(&view).wish, Some(Fulfilment::Refused(_))));
+    let mut closed = leaving();
+    closed.server(0).super_read_only = true;
+    let decision = decide(&closed);
+    says(&decision, State::WritesBlocked, &["is being stopped"]);
+    assert!(!orders(&decision).contains(&(0, open(1))));
+}
+
+#[test]
+fn a_primary_that_ends_and_misses_a_look_is_not_lost_for_that() {
+    let mut view = leaving();
+    view.facts(0).server = None;
+    view.facts(0).silent_for_ms = Some(500);
+    let decision = decide(&view);
+    assert_eq!((decision.state, decision.record), (State::Incomplete, None));
+}

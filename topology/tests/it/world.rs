@@ -12,6 +12,8 @@ struct Node {
     volume: u32,
     persisted: Term,
     up: bool,
+    /// Whether its agent was told to end and goes on until it has handed over.
+    leaving: bool,
     server: ServerFacts,
     /// Committed, and waiting for acknowledgements.
     waiting: GtidSet,
@@ -37,6 +39,8 @@ pub(crate) enum Event {
     EndCopy(u32),
     /// mysqld ends.
     Crash(u32),
+    /// The pod is to end, and its agent goes on for a while.
+    Leave(u32),
     /// mysqld starts, closed.
     Start(u32),
     /// A client writes to every instance that takes writes.
@@ -120,6 +124,7 @@ impl World {
                 volume: new,
                 persisted: Term::NONE,
                 up: true,
+                leaving: false,
                 server: idle_server(new),
                 waiting: GtidSet::new(),
                 copying_from: None,
@@ -198,6 +203,9 @@ impl World {
             Event::Apply(instance) if there(instance) => self.apply(instance as usize),
             Event::EndCopy(instance) if there(instance) => self.end_copy(instance as usize),
             Event::Crash(instance) if there(instance) => self.crash(instance as usize),
+            Event::Leave(instance) if there(instance) => {
+                self.nodes[instance as usize].leaving = self.works(instance as usize);
+            }
             Event::Start(instance) if there(instance) => self.nodes[instance as usize].up = true,
             Event::Cut(instance, part) if there(instance) => self.nodes[instance as usize].part = part,
             Event::Act(mask) => self.act(mask),
@@ -242,7 +250,14 @@ impl World {
             node.part = 0;
         }
         self.dies = None;
-        for _ in 0..rounds {
+        for round in 0..rounds {
+            for ordinal in 0..self.nodes.len() {
+                let node = &self.nodes[ordinal];
+                // Its patience ends as well.
+                if node.leaving && (node.server.super_read_only || round > 5) {
+                    self.crash(ordinal);
+                }
+            }
             for instance in 0..u32::try_from(self.nodes.len()).unwrap() {
                 for event in [Event::Start, Event::EndCopy, Event::Receive, Event::Apply, Event::Hear] {
                     self.happen(event(instance));
@@ -282,7 +297,11 @@ impl World {
         Observed::Known(InstanceFacts {
             boot_id: "boot".to_owned(),
             volume_id: node.volume.to_string(),
-            process: if node.up { ProcessState::Running } else { ProcessState::Exited },
+            process: match (node.up, node.leaving) {
+                (true, false) => ProcessState::Running,
+                (true, true) => ProcessState::Leaving,
+                (false, _) => ProcessState::Exited,
+            },
             silent_for_ms: None,
             persisted_term: node.persisted,
             server: Some(server).filter(|_| node.up),
@@ -396,7 +415,7 @@ impl World {
         // Crash recovery commits what waited.
         self.let_through(instance);
         let node = &mut self.nodes[instance];
-        (node.up, node.copying_from) = (false, None);
+        (node.up, node.leaving, node.copying_from) = (false, false, None);
         let server = &mut node.server;
         server.super_read_only = true;
         (server.semi_sync_source, server.semi_sync_replica) = (false, false);
@@ -491,6 +510,10 @@ impl World {
             }
         }
         for order in &decision.orders {
+            let heard = self.heard[order.instance.0 as usize].known();
+            let leaves = heard.is_some_and(|facts| facts.process == ProcessState::Leaving);
+            let ends = matches!(order.action, Action::Close | Action::Fence);
+            assert!(ends || !leaves, "an instance that leaves would begin something: {order}");
             if mask & (1 << order.instance.0) != 0 {
                 self.carry_out(order);
             }
@@ -547,6 +570,9 @@ impl World {
                     (replication.receiver, replication.applier) =
                         (ThreadState::Stopped, ThreadState::Running);
                 }
+            }
+            Action::Close if node.waiting.is_empty() => {
+                (node.server.super_read_only, node.server.semi_sync_source) = (true, false);
             }
             // Where commits wait it is killed.
             Action::Close | Action::Fence => self.crash(instance),
