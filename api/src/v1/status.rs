@@ -1,4 +1,4 @@
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -114,8 +114,8 @@ pub struct AnsweredRequest {
     pub outcome: RequestOutcome,
     /// What was done, or why nothing was.
     pub message: String,
-    /// When it was answered.
-    pub answered_at: Time,
+    /// When it was answered, in microseconds: by it the same answer is told from the one before.
+    pub answered_at: MicroTime,
 }
 
 /// What a person can ask for.

@@ -265,7 +265,7 @@ mod tests {
                 asked: String::new(),
                 outcome: RequestOutcome::Done,
                 message: String::new(),
-                answered_at: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                answered_at: k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(
                     jiff::Timestamp::UNIX_EPOCH,
                 ),
             }],

@@ -17,7 +17,7 @@ use fleet_api::{
 use fleet_runtime::apply::{Applier, ApplyError};
 use fleet_topology::{Fulfilment, InstanceId, Term, Wish};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -144,7 +144,7 @@ pub async fn settle(
         cluster.status.as_ref().map(|status| status.answered_requests.as_slice()).unwrap_or_default();
     let others = before.iter().filter(|other| other.kind != answer.kind).cloned();
     let Answer { kind, asked, outcome, message } = answer.clone();
-    let answered = AnsweredRequest { kind, asked, outcome, message, answered_at: Time(now) };
+    let answered = AnsweredRequest { kind, asked, outcome, message, answered_at: MicroTime(now) };
     let all: Vec<_> = others.chain([answered]).collect();
     let told = applier.patch_status(cluster, &json!({ "answeredRequests": all })).await?;
     annotate(applier, &told, annotation(answer.kind), None).await
