@@ -38,7 +38,7 @@ use fleet_runtime::{
     controller::Reconcile,
     error::{Classified, ErrorClass},
 };
-use fleet_topology::{CatchingUp, Decision, Fulfilment, InstanceId, State, TermRecord, Wish, decide};
+use fleet_topology::{CatchingUp, Decision, Fulfilment, InstanceId, Stage, State, TermRecord, Wish, decide};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
 use tokio::sync::{Mutex, watch};
@@ -161,6 +161,7 @@ impl Reconciler {
             let Observation { view, details } =
                 observe::observe(&cluster, &found.children, sighting, catching_up, wish_of(wish.as_ref()))?;
             let decision = decide(&view);
+            self.agents.attend(&name, waits_for_positions(&view.record, &decision));
             // The first answer has the reason: after the record that gives a handover up, only that it was.
             answer = answer.or_else(|| answer_of(&name, wish, decision.wish.as_ref()));
             let mut memory = self.memory.lock().await;
@@ -187,7 +188,7 @@ impl Reconciler {
     ) -> Result<MySQLCluster, ReconcileError> {
         let written = self.publisher.write_record(cluster, &record).await?;
         self.memory.lock().await.entry(uid.to_owned()).or_default().record = Some(record);
-        self.publisher.tell_of_term(&written).await;
+        self.publisher.tell_of_term(&written);
         Ok(written)
     }
 
@@ -242,7 +243,7 @@ impl Reconciler {
     ) -> Result<MySQLCluster, ReconcileError> {
         let Some(answer) = answer else { return Ok(cluster.clone()) };
         let settled = requests::settle(&self.applier, cluster, answer, Timestamp::now()).await?;
-        self.publisher.tell_of_answer(&settled, answer).await;
+        self.publisher.tell_of_answer(&settled, answer);
         Ok(settled)
     }
 
@@ -306,6 +307,12 @@ impl Reconciler {
         });
         self.agents.hold(cluster, targets.collect());
     }
+}
+
+/// Whether something goes on once an instance has got or applied what another one has.
+fn waits_for_positions(record: &TermRecord, decision: &Decision) -> bool {
+    let hands_over = |record: &TermRecord| matches!(record.stage, Stage::Handover { .. });
+    hands_over(record) || decision.record.as_ref().is_some_and(hands_over)
 }
 
 /// The wish that is decided on: one that makes no sense is none.
