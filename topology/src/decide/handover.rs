@@ -17,7 +17,7 @@
 use super::decision::{Action, Decision, Fulfilment, Standing};
 use super::followers::Follower;
 use super::loss;
-use super::quorum_change::keeps_up;
+use super::quorum_change::CAUGHT_UP_MS;
 use super::reign::Reign;
 use super::state::State;
 use super::survey::{Member, Survey};
@@ -122,6 +122,16 @@ impl<'a> Candidates<'_, '_, 'a> {
         })
     }
 
+    /// Whether an instance lacks nothing, or as little as clients would wait for without complaint: what it has
+    /// received and not applied is waited for while nobody can write.
+    fn keeps_up(&self, follower: &Follower<'_>) -> bool {
+        let replication = follower.member.replication_from(self.primary.id);
+        let lag = replication.and_then(|replication| replication.lag_ms);
+        let executed = follower.member.server().map(|server| &server.executed);
+        executed.is_some_and(|executed| executed.contains(&self.server.executed))
+            || lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
+    }
+
     /// Why an instance can't take over now, said of it.
     fn obstacle(&self, follower: &Follower<'_>) -> Option<String> {
         let Follower { member, standing, message, .. } = follower;
@@ -138,7 +148,7 @@ impl<'a> Candidates<'_, '_, 'a> {
         if *standing != Standing::InSync {
             return Some(format!("{id} {message}"));
         }
-        (!keeps_up(self.primary, self.server, follower)).then(|| format!("{id} is behind"))
+        (!self.keeps_up(follower)).then(|| format!("{id} is behind"))
     }
 }
 

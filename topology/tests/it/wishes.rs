@@ -138,3 +138,14 @@ fn whoever_has_only_begun_to_listen_waits_before_anything_is_refused() {
     view.silent(0, 0);
     assert_eq!(decide(&view).wish, Some(Fulfilment::Waits));
 }
+
+#[test]
+fn what_was_received_and_not_applied_would_be_waited_for_while_nobody_can_write() {
+    let mut view = wished(Wish::To(id(2)));
+    view.server(0).executed = trx(0, 90);
+    view.replication(2).retrieved = trx(0, 90);
+    view.replication(2).lag_ms = Some(1001);
+    refused(&view, &["instance 2 is behind"]);
+    view.replication(2).lag_ms = Some(1000);
+    assert!(decide(&view).record.is_some());
+}
