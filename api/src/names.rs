@@ -16,6 +16,9 @@ pub const LABEL_CLUSTER: &str = "mysqlfleet.io/cluster";
 pub const LABEL_ROLE: &str = "mysqlfleet.io/role";
 /// Annotation that holds the UID of the MySQLCluster a volume claim was made for.
 pub const ANNOTATION_CLUSTER_UID: &str = "mysqlfleet.io/cluster-uid";
+/// Annotation of a MySQLCluster that asks for another primary: a pod of the cluster, or `any`. The shard takes it
+/// off once that is done or refused.
+pub const ANNOTATION_SWITCHOVER: &str = "mysqlfleet.io/switchover";
 
 /// Port of MySQL's protocol.
 pub const PORT_MYSQL: u16 = 3306;

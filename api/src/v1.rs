@@ -5,6 +5,6 @@ mod status;
 
 pub use cluster::{DeletionPolicy, Durability, MySQLCluster, MySQLClusterSpec, Paused, Storage};
 pub use status::{
-    Condition, ConditionType, InSyncInstance, InstanceRole, InstanceStatus, MySQLClusterStatus, Phase,
-    TermStage,
+    AnsweredRequest, Condition, ConditionType, InSyncInstance, InstanceRole, InstanceStatus,
+    MySQLClusterStatus, Phase, RequestKind, RequestOutcome, TermStage,
 };

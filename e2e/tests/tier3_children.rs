@@ -20,11 +20,14 @@ use e2e::{
     apiserver::{self, ApiServer},
     paths,
 };
-use fleet_api::v1::{ConditionType, MySQLCluster, Phase};
+use fleet_api::{
+    names,
+    v1::{ConditionType, MySQLCluster, Phase, RequestOutcome},
+};
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Secret, Service},
+    core::v1::{ConfigMap, Event, Secret, Service},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
@@ -328,6 +331,41 @@ async fn of_two_shards_one_leads_and_the_other_takes_over_at_once_when_it_ends()
     end(first);
     until("the second shard leads", || async { holder().await.filter(|holder| holder == "shard-b") }).await;
     world.deleted_is_made_again::<Service>("orders-primary").await;
+}
+
+#[tokio::test]
+async fn a_request_is_answered_once_told_and_taken_off() {
+    let world = World::new().await;
+    let _shard = shard(&world.server, "shard-a").leading(&world).await;
+    world.created().await;
+    let clusters = world.api::<MySQLCluster>();
+    let mut answered = None;
+    for (value, part) in
+        [("invoices-1", "no pod of the cluster"), ("any", "Bootstrapping"), ("any", "Bootstrapping")]
+    {
+        let asked = json!({ "metadata": { "annotations": { names::ANNOTATION_SWITCHOVER: value } } });
+        clusters.patch("orders", &PatchParams::default(), &Patch::Merge(&asked)).await.unwrap();
+        let answer = until("the request is answered and taken off", || async {
+            let cluster = clusters.get("orders").await.unwrap();
+            let pending = cluster.annotations().contains_key(names::ANNOTATION_SWITCHOVER);
+            cluster.status?.answered_requests.first().filter(|_| !pending).cloned()
+        })
+        .await;
+        assert_ne!(Some(&answer), answered.as_ref(), "{value}");
+        assert_eq!((answer.asked.as_str(), answer.outcome), (value, RequestOutcome::Refused));
+        assert!(answer.message.contains(part), "{answer:?}");
+        answered = Some(answer);
+    }
+    let events = world.api::<Event>();
+    until("it is told", || async {
+        let told = events.list(&ListParams::default()).await.unwrap().items;
+        let refused = told.iter().filter(|event| event.reason.as_deref() == Some("SwitchoverRefused"));
+        refused
+            .filter_map(|event| event.message.as_deref())
+            .find(|text| text.contains("invoices-1"))
+            .map(drop)
+    })
+    .await;
 }
 
 #[tokio::test]

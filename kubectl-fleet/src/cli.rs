@@ -3,13 +3,16 @@
 use std::{
     io::{self, Write},
     path::PathBuf,
+    time::Duration,
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
 
 use crate::{
     render::{self, PullPolicy, RenderOptions},
     status::{self, Format, StatusError, StatusOptions},
+    switchover::{self, SwitchoverError, SwitchoverOptions},
 };
 
 /// Asks and deploys the shards of mysql-fleet.
@@ -27,6 +30,8 @@ enum Command {
     Shard(Shard),
     /// Show the state of a shard and of its MySQL clusters
     Status(StatusArgs),
+    /// Make another instance of a MySQL cluster its primary, and wait for it
+    Switchover(SwitchoverArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -82,6 +87,28 @@ struct StatusArgs {
     kubeconfig: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+struct SwitchoverArgs {
+    /// The MySQLCluster
+    #[arg(value_name = "CLUSTER")]
+    cluster: String,
+    /// Pod that is to be the primary [default: the one in sync that lacks the least]
+    #[arg(long, value_name = "POD")]
+    to: Option<String>,
+    /// The tenant namespace [default: the one of the kubeconfig's context]
+    #[arg(long, short, env = "FLEET_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
+    namespace: Option<String>,
+    /// How long to wait, such as 90s or 2m; what was asked for goes on afterwards
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    timeout: Duration,
+    /// Context of the kubeconfig to use
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Path of the kubeconfig [default: $KUBECONFIG, else ~/.kube/config, else the pod's own account]
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OutputArg {
     Table,
@@ -95,6 +122,9 @@ pub enum CliError {
     /// The shard can't be asked.
     #[error(transparent)]
     Status(#[from] StatusError),
+    /// Another primary was asked for, and there is none.
+    #[error(transparent)]
+    Switchover(#[from] SwitchoverError),
     /// The objects can't be written as YAML.
     #[error("can't write the objects as YAML: {0}")]
     Yaml(#[from] serde_yaml_ng::Error),
@@ -107,7 +137,7 @@ impl CliError {
     /// 2 where an argument has to be changed, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Status(error) if error.is_usage() => 2,
+            Self::Status(error) | Self::Switchover(SwitchoverError::Shard(error)) if error.is_usage() => 2,
             _ => 1,
         }
     }
@@ -126,6 +156,7 @@ impl Cli {
                 }
             }
             Command::Status(args) => Ok(status::run(&args.into(), &mut io::stdout()).await?),
+            Command::Switchover(args) => Ok(switchover::run(&args.into(), &mut io::stdout()).await?),
         }
     }
 }
@@ -148,6 +179,19 @@ impl From<StatusArgs> for StatusOptions {
         };
         Self { namespace, format, watch, context, kubeconfig }
     }
+}
+
+impl From<SwitchoverArgs> for SwitchoverOptions {
+    fn from(args: SwitchoverArgs) -> Self {
+        let SwitchoverArgs { cluster, to, namespace, timeout, context, kubeconfig } = args;
+        Self { cluster, to, namespace, timeout, context, kubeconfig }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wanted = "a duration is a number with a unit, such as 90s or 2m, and at least 1s";
+    let parsed: SignedDuration = text.parse().map_err(|_| wanted.to_owned())?;
+    Duration::try_from(parsed).ok().filter(|parsed| parsed.as_secs() >= 1).ok_or_else(|| wanted.to_owned())
 }
 
 fn namespace(text: &str) -> Result<String, String> {
@@ -196,6 +240,9 @@ mod tests {
             ),
             (&["kubectl-fleet", "status", "-n", "a/b"], "--namespace", "a/b"),
             (&["kubectl-fleet", "status", "-o", "xml"], "--output", "xml"),
+            (&["kubectl-fleet", "switchover", "orders", "--timeout", "soon"], "--timeout", "soon"),
+            (&["kubectl-fleet", "switchover", "orders", "--timeout", "0s"], "--timeout", "0s"),
+            (&["kubectl-fleet", "switchover", "orders", "-n", "A"], "--namespace", "A"),
             (&["kubectl-fleet", "status", "-n", "a", "-n", "b"], "--namespace", "multiple times"),
         ] {
             let text = refused(arguments);

@@ -57,7 +57,8 @@ impl Watchers {
         Watching(self.clone())
     }
 
-    fn any(&self) -> bool {
+    /// Whether one watches now.
+    pub fn any(&self) -> bool {
         self.0.load(Ordering::SeqCst) > 0
     }
 }

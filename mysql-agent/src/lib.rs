@@ -11,6 +11,7 @@
 //!      ├─ observer     looks at it and publishes facts
 //!      ├─ service      gRPC: facts out, orders in ── orders   follow, open, close, clone, fence
 //!      ├─ isolation    ends an open mysqld that reaches neither shard, API server nor ackers
+//!      ├─ leave        before the end: another instance takes over from a primary
 //!      ├─ archive      removes old archives of binary logs
 //!      └─ stop         the end
 //! ```
@@ -23,6 +24,7 @@ mod facts;
 pub mod install;
 mod instance;
 mod isolation;
+mod leave;
 mod memory;
 mod metrics;
 mod mycnf;

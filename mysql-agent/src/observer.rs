@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use fleet_proto::agent::v1::{CloneFacts, CloneState, InstanceFacts, ProcessState};
 use tokio::{
     sync::watch,
-    time::{Instant, MissedTickBehavior, interval, sleep_until},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +23,10 @@ use crate::{
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(250);
+/// The same for a while after an order: somebody waits for its effect, which may come some steps later.
+const LOOK_SOON: Duration = Duration::from_millis(25);
+/// For how long that is so.
+const SOON: Duration = Duration::from_secs(1);
 /// Facts are published at least this often.
 const PUBLISH: Duration = Duration::from_secs(1);
 /// A source must never give up on its ackers, which it does after rpl_semi_sync_source_timeout, at most 49 days.
@@ -99,13 +103,13 @@ impl Observer {
     /// Runs until the end of the agent.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut process = self.instance.process.status();
-        let mut ticks = interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ordered: Option<Instant> = None;
+        let mut next = Instant::now();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = ticks.tick() => {}
-                () = self.instance.look.notified() => {}
+                () = sleep_until(next) => {}
+                () = self.instance.look.notified() => ordered = Some(Instant::now()),
                 changed = process.changed() => if changed.is_err() { return },
             }
             let status = process.borrow_and_update().clone();
@@ -124,6 +128,8 @@ impl Observer {
             let now = process.borrow_and_update().clone();
             let look = look.filter(|_| now.login.is_some() && now.generation == status.generation);
             self.publisher.publish(&now, &term, look, at);
+            let soon = ordered.is_some_and(|at| at.elapsed() < SOON);
+            next = Instant::now() + if soon { LOOK_SOON } else { LOOK };
         }
     }
 
@@ -317,10 +323,11 @@ fn copy_facts(
 
 /// The state that others are told: a mysqld that has answered and does not just now is not one that starts.
 fn told(status: &ProcessStatus) -> ProcessState {
-    match status.state {
+    let runs = match status.state {
         ProcessState::Starting if status.answered => ProcessState::Running,
         state => state,
-    }
+    };
+    if runs == ProcessState::Running && status.leaving { ProcessState::Leaving } else { runs }
 }
 
 /// Facts without what changes all the time. That a silence or an isolation begins or ends is news.

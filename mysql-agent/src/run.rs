@@ -11,7 +11,10 @@ use fleet_runtime::{
     shutdown::{self, Supervisor, TaskEnded},
     tls::ReloadingIdentity,
 };
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -21,6 +24,7 @@ use crate::{
     facts::Published,
     instance::Instance,
     isolation::{self, Watchers},
+    leave,
     metrics::InstanceMetrics,
     observer::Observer,
     orders::Orders,
@@ -129,7 +133,7 @@ async fn instance(
         identity.clone().watch_dir(config.paths.tls.clone(), RETRY, inner.clone()),
     );
     let isolation =
-        isolation::watch(Arc::clone(&config), Arc::clone(&instance), facts, watchers, inner.clone());
+        isolation::watch(Arc::clone(&config), Arc::clone(&instance), facts, watchers.clone(), inner.clone());
     parts.essential("isolation", infallible(isolation));
     parts.essential("archives", infallible(archive::expire(config.paths.archive(), inner.clone())));
     parts.essential("reload-tls", infallible(reload_tls(identity, Arc::clone(&instance), inner.clone())));
@@ -139,7 +143,12 @@ async fn instance(
             let run = mysqld.run();
             let end = async {
                 ended(&signal, &inner).await;
-                stop::stop(&instance, &orders, patience).await;
+                let told = Instant::now();
+                // An agent one of whose parts has died takes no orders.
+                if !inner.is_cancelled() {
+                    leave::hand_over(&instance, &watchers, patience).await;
+                }
+                stop::stop(&instance, &orders, patience.saturating_sub(told.elapsed())).await;
             };
             tokio::join!(run, end);
             inner.cancel();

@@ -84,6 +84,8 @@ impl FailedStarts {
 pub struct ProcessStatus {
     /// Its state.
     pub state: ProcessState,
+    /// Whether the agent was told to end and goes on until another instance is the primary.
+    pub leaving: bool,
     /// Why, where that needs words.
     pub message: String,
     /// What is wrong though mysqld runs, such as a role's credentials that can't be used.
@@ -156,6 +158,11 @@ impl Handle {
         });
     }
 
+    /// Notes that the agent was told to end and goes on for a while.
+    pub fn leaving(&self) {
+        self.status.send_modify(|status| status.leaving = true);
+    }
+
     /// Notes that the agent is ending.
     pub fn stopping(&self) {
         self.status.send_modify(|status| {
@@ -185,6 +192,7 @@ pub fn new(config: Arc<Config>, volume: Arc<Volume>) -> (Supervisor, Handle) {
     let (sender, commands) = mpsc::channel(8);
     let status = Arc::new(watch::Sender::new(ProcessStatus {
         state: ProcessState::Starting,
+        leaving: false,
         message: String::new(),
         warning: String::new(),
         exits: 0,

@@ -108,6 +108,14 @@ impl Agents {
             })
     }
 
+    /// Whether positions in the stream of transactions are waited for, so that each change of one is news.
+    /// Otherwise they move with every write, and nothing is decided by them.
+    pub fn attend(&self, cluster: &str, attentive: bool) {
+        for connection in self.lock().get(cluster).into_iter().flat_map(HashMap::values) {
+            connection.attend(attentive);
+        }
+    }
+
     /// Sends an order, unless one to this instance is under way, or the same one was just sent.
     pub fn order(&self, cluster: &str, pod: &str, order: Order) {
         let mut clusters = self.lock();

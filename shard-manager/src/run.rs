@@ -31,7 +31,7 @@ use crate::{
     cluster::{Reconciler, publish::Publisher},
     config::Config,
     namespace::{self, NamespaceError},
-    service::{ALLOWED, Service, ShardState},
+    service::{ALLOWED, Requester, Service, ShardState},
     stores::Stores,
     tenant::{FoundKeys, Keeper},
 };
@@ -123,6 +123,10 @@ pub async fn run(config: Config) -> Result<(), RunError> {
             totals.clone(),
             agents,
         ),
+        requester: Requester {
+            clusters: Api::namespaced(client.clone(), &config.namespace),
+            applier: applier.clone(),
+        },
         shutdown: shutdown.clone(),
     };
     tasks.essential("gRPC server", {
@@ -148,7 +152,11 @@ pub async fn run(config: Config) -> Result<(), RunError> {
         }
     });
 
-    let leader = Leader { config, client, stores, applier, changed, totals, keys, agents: agents_sender };
+    let (publisher, teller) =
+        Publisher::new(client.clone(), applier.clone(), lease.gate(), config.pod_name.clone());
+    tasks.essential("events", teller.run(shutdown.clone()));
+    let leader =
+        Leader { config, client, stores, applier, publisher, changed, totals, keys, agents: agents_sender };
     let keeper = Keeper {
         namespace: leader.config.namespace.clone(),
         stores: leader.stores.clone(),
@@ -231,6 +239,7 @@ struct Leader {
     client: Client,
     stores: Stores,
     applier: Applier,
+    publisher: Publisher,
     changed: Changed,
     totals: Totals,
     keys: watch::Receiver<FoundKeys>,
@@ -266,10 +275,8 @@ impl Leader {
             return Ok(());
         }
         let namespace = self.config.namespace;
-        let agents = Arc::new(Agents::new(namespace.clone(), identity, gate.clone(), self.changed.clone()));
+        let agents = Arc::new(Agents::new(namespace.clone(), identity, gate, self.changed.clone()));
         self.agents.send_replace(Some(Arc::clone(&agents)));
-        let publisher =
-            Publisher::new(self.client.clone(), self.applier.clone(), gate, self.config.pod_name.clone());
         let reconciler = Arc::new(Reconciler {
             namespace: namespace.clone(),
             images: self.config.images,
@@ -277,7 +284,7 @@ impl Leader {
             applier: self.applier,
             agents,
             keys: self.keys,
-            publisher,
+            publisher: self.publisher,
             clusters: Api::namespaced(self.client.clone(), &namespace),
             memory: tokio::sync::Mutex::default(),
         });

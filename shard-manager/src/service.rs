@@ -1,18 +1,21 @@
 //! ShardService: what people and programs can ask a shard.
 
+mod request;
 mod state;
 
 use std::pin::Pin;
 
 use fleet_proto::shard::v1::{
     GetShardStatusRequest, GetShardStatusResponse, ListClustersRequest, ListClustersResponse,
-    WatchShardStatusRequest, WatchShardStatusResponse, shard_service_server::ShardService,
+    RequestSwitchoverRequest, RequestSwitchoverResponse, WatchShardStatusRequest, WatchShardStatusResponse,
+    shard_service_server::ShardService,
 };
 use fleet_runtime::{grpc::require_role, tls::Role};
 use futures::{Stream, StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
+pub use request::Requester;
 pub use state::ShardState;
 
 /// Who may ask.
@@ -25,6 +28,8 @@ const PAGE: usize = 500;
 pub struct Service {
     /// What is told.
     pub state: ShardState,
+    /// Takes requests.
+    pub requester: Requester,
     /// Ends the streams.
     pub shutdown: CancellationToken,
 }
@@ -77,5 +82,16 @@ impl ShardService for Service {
         let next_page_token =
             clusters.last().filter(|_| more).map(|last| last.name.clone()).unwrap_or_default();
         Ok(Response::new(ListClustersResponse { clusters, next_page_token }))
+    }
+
+    async fn request_switchover(
+        &self,
+        request: Request<RequestSwitchoverRequest>,
+    ) -> Result<Response<RequestSwitchoverResponse>, Status> {
+        require_role(&request, self.state.namespace(), ALLOWED)?;
+        request::of_leader(self.state.pod(), self.state.leads())?;
+        let RequestSwitchoverRequest { cluster, to } = request.into_inner();
+        self.requester.switchover(&cluster, &to).await?;
+        Ok(Response::new(RequestSwitchoverResponse {}))
     }
 }

@@ -179,6 +179,22 @@ pub struct CatchingUp {
     pub goal: GtidSet,
 }
 
+/// What a person asks for: another primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Any instance but the present primary.
+    Any,
+    /// That instance.
+    To(InstanceId),
+    /// That instance, and a handover to it was begun for this ([`Fulfilment::UnderWay`](crate::Fulfilment)).
+    Begun {
+        /// Which one.
+        to: InstanceId,
+        /// The term of the handover. A record of this term or a later one is what has become of it.
+        term: Term,
+    },
+}
+
 /// Everything a decision about one cluster is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterView {
@@ -188,8 +204,8 @@ pub struct ClusterView {
     pub offline: bool,
     /// Whether roles are to be left alone.
     pub paused: bool,
-    /// The instance that a person wants to be the primary, if any.
-    pub wanted_primary: Option<InstanceId>,
+    /// The primary that a person asks for, if any does.
+    pub wanted_primary: Option<Wish>,
     /// What is promised about acknowledged commits.
     pub durability: Durability,
     /// The record of the current term, as last read.
@@ -266,6 +282,9 @@ pub enum ProcessState {
     Exited,
     /// Can't be run, for the reason given.
     Failed(String),
+    /// Runs, and its agent was told to end: it goes on until another instance is the primary, for a while.
+    /// Until then it takes the order to close, and none that would have to be undone.
+    Leaving,
     /// The agent is ending.
     Stopping,
 }

@@ -1,4 +1,4 @@
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,9 @@ pub struct MySQLClusterStatus {
     /// that it acknowledged, and can prove it when the primary is lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_sync: Vec<InSyncInstance>,
+    /// What became of the last request of each kind that a person made by an annotation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answered_requests: Vec<AnsweredRequest>,
     /// Number of instances that exist.
     #[serde(default)]
     pub replicas: i32,
@@ -97,6 +100,38 @@ pub struct InSyncInstance {
     /// Transactions (GTID set) that it holds and the primary does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errant: Option<String>,
+}
+
+/// A request of a person, and what became of it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AnsweredRequest {
+    /// What was asked for.
+    pub kind: RequestKind,
+    /// The value of the annotation.
+    pub asked: String,
+    /// Whether it was done.
+    pub outcome: RequestOutcome,
+    /// What was done, or why nothing was.
+    pub message: String,
+    /// When it was answered, in microseconds: by it the same answer is told from the one before.
+    pub answered_at: MicroTime,
+}
+
+/// What a person can ask for.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Another primary.
+    Switchover,
+}
+
+/// What became of a request.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestOutcome {
+    /// It was done.
+    Done,
+    /// It was not, and nothing was changed by it.
+    Refused,
 }
 
 /// State of a cluster in one word; docs/states.md describes each.

@@ -27,15 +27,15 @@ const LIMIT: Duration = Duration::from_secs(15);
 const REFUSAL: Duration = Duration::from_secs(1);
 
 /// A connection to one pod of a shard.
-pub(super) struct Shard {
-    pub(super) pod: String,
-    pub(super) channel: Channel,
+pub(crate) struct Shard {
+    pub(crate) pod: String,
+    pub(crate) channel: Channel,
     /// Carries the connection: it ends when this is dropped.
     _forwarder: Portforwarder,
 }
 
 impl Shard {
-    pub(super) fn call_failed(&self, status: &Status) -> StatusError {
+    pub(crate) fn call_failed(&self, status: &Status) -> StatusError {
         let message = match status.code() {
             Code::PermissionDenied => {
                 "it refuses the client certificate: the certificate is of another namespace".to_owned()
@@ -48,7 +48,7 @@ impl Shard {
 }
 
 /// Connects to the pod that leads, or to another one while nobody does.
-pub(super) async fn connect(client: &Client, namespace: &str) -> Result<Shard, StatusError> {
+pub(crate) async fn connect(client: &Client, namespace: &str) -> Result<Shard, StatusError> {
     let identity = identity(client, namespace).await?;
     let pod = pod(client, namespace).await?;
     let failed = |message: String| StatusError::Connect { pod: pod.clone(), message };

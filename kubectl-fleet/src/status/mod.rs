@@ -1,6 +1,6 @@
 //! `kubectl fleet status`: finds the shard of a namespace, asks it, and prints what it says.
 
-mod find;
+pub(crate) mod find;
 mod table;
 pub mod view;
 
@@ -145,14 +145,14 @@ impl StatusError {
     }
 
     /// Whether the same question may be answered a little later, once the shard was found before.
-    const fn may_pass(&self) -> bool {
+    pub(crate) const fn may_pass(&self) -> bool {
         matches!(self, Self::NoPod { .. } | Self::Connect { .. } | Self::Call { .. })
     }
 }
 
 /// Shows the state of a shard, once or until interrupted.
 pub async fn run(options: &StatusOptions, output: &mut (impl Write + IsTerminal)) -> Result<(), StatusError> {
-    let config = config(options).await?;
+    let config = config(options.context.as_ref(), options.kubeconfig.as_ref()).await?;
     let namespace = options.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config).map_err(|source| StatusError::Api {
         action: "set up the client".to_owned(),
@@ -173,15 +173,19 @@ pub async fn run(options: &StatusOptions, output: &mut (impl Write + IsTerminal)
     }
 }
 
-async fn config(options: &StatusOptions) -> Result<Config, StatusError> {
-    let choice = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-    if let Some(path) = &options.kubeconfig {
+/// The configuration of a kubeconfig and a context, or what kubectl would use.
+pub(crate) async fn config(
+    context: Option<&String>,
+    kubeconfig: Option<&PathBuf>,
+) -> Result<Config, StatusError> {
+    let choice = KubeConfigOptions { context: context.cloned(), ..KubeConfigOptions::default() };
+    if let Some(path) = kubeconfig {
         let unusable =
             |source| StatusError::Kubeconfig { what: format!("--kubeconfig {}", path.display()), source };
         let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
         return Config::from_custom_kubeconfig(kubeconfig, &choice).await.map_err(unusable);
     }
-    if let Some(context) = &options.context {
+    if let Some(context) = context {
         return Config::from_kubeconfig(&choice)
             .await
             .map_err(|source| StatusError::Kubeconfig { what: format!("--context {context}"), source });

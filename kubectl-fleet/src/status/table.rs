@@ -248,6 +248,7 @@ mod tests {
                 ],
                 observed_at: at(1),
                 created_at: at(400),
+                answered_requests: Vec::new(),
             }],
             queue_depth: 1,
             reconcile_totals: vec![total("success", "", 40), total("transient", "ApiUnreachable", 2)],

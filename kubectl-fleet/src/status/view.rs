@@ -2,7 +2,7 @@
 //! 64-bit numbers, which are numbers, and for fields without a value, which are null or empty.
 
 use fleet_proto::shard::v1::{
-    ClusterStatus, Condition, InstanceStatus, LeaseStatus, ReconcileTotal, ShardStatus,
+    AnsweredRequest, ClusterStatus, Condition, InstanceStatus, LeaseStatus, ReconcileTotal, ShardStatus,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -55,6 +55,19 @@ pub struct ClusterView {
     pub conditions: Vec<ConditionView>,
     pub observed_at: Option<Timestamp>,
     pub created_at: Option<Timestamp>,
+    pub answered_requests: Vec<AnsweredRequestView>,
+}
+
+/// A request of a person, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct AnsweredRequestView {
+    pub kind: String,
+    pub asked: String,
+    pub outcome: String,
+    pub message: String,
+    pub answered_at: Option<Timestamp>,
 }
 
 /// One line on a cluster.
@@ -148,6 +161,17 @@ fn cluster(cluster: &ClusterStatus) -> ClusterView {
         conditions: cluster.conditions.iter().map(condition).collect(),
         observed_at: time(cluster.observed_at),
         created_at: time(cluster.created_at),
+        answered_requests: cluster.answered_requests.iter().map(answered_request).collect(),
+    }
+}
+
+fn answered_request(answered: &AnsweredRequest) -> AnsweredRequestView {
+    AnsweredRequestView {
+        kind: answered.kind.clone(),
+        asked: answered.asked.clone(),
+        outcome: answered.outcome.clone(),
+        message: answered.message.clone(),
+        answered_at: time(answered.answered_at),
     }
 }
 

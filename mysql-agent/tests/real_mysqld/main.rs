@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod harness;
+mod leaving;
 
 use std::{collections::HashSet, time::Duration};
 

@@ -35,7 +35,7 @@ use worker::Worker;
 use crate::error::Classified;
 
 /// Changes that come within this time of each other are one reconcile.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+const DEBOUNCE: Duration = Duration::from_millis(10);
 
 /// Brings one object to what it says.
 pub trait Reconcile<K>: Send + Sync + 'static {

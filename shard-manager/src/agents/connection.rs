@@ -52,6 +52,8 @@ struct State {
     heard_at: Instant,
     problem: Option<String>,
     pace: Pace,
+    /// Whether every change of the instance's positions is news.
+    attentive: bool,
 }
 
 impl Connection {
@@ -69,6 +71,7 @@ impl Connection {
                 heard_at: Instant::now(),
                 problem: None,
                 pace: Pace::default(),
+                attentive: false,
             }),
         });
         let listener = Listener {
@@ -96,6 +99,11 @@ impl Connection {
             facts: fresh,
             problem: state.pace.problem().or_else(|| state.problem.clone()),
         }
+    }
+
+    /// Whether positions in the stream of transactions are waited for.
+    pub(super) fn attend(&self, attentive: bool) {
+        self.shared.lock().attentive = attentive;
     }
 
     pub(super) fn order(&mut self, order: Order, gate: Gate) {
@@ -208,7 +216,8 @@ impl Listener {
     /// Keeps new facts; says whether a decision may differ by them.
     fn learn(&self, facts: InstanceFacts, channel: &Channel) -> bool {
         let mut state = self.shared.lock();
-        let news = state.facts.as_ref().is_none_or(|before| decisive(before) != decisive(&facts))
+        let attentive = state.attentive;
+        let news = state.facts.as_ref().is_none_or(|before| is_news(before, &facts, attentive))
             || state.channel.is_none();
         state.channel = Some(channel.clone());
         state.facts = Some(Arc::new(facts));
@@ -216,6 +225,18 @@ impl Listener {
         state.problem = None;
         news
     }
+}
+
+/// Whether a decision may differ by what is said now.
+fn is_news(before: &InstanceFacts, now: &InstanceFacts, attentive: bool) -> bool {
+    decisive(before) != decisive(now) || (attentive && positions(before) != positions(now))
+}
+
+/// What an instance has executed and received.
+fn positions(facts: &InstanceFacts) -> Option<(&str, &str)> {
+    let server = facts.server.as_ref()?;
+    let retrieved = server.replication.as_ref().map_or("", |replication| &replication.gtid_retrieved);
+    Some((&server.gtid_executed, retrieved))
 }
 
 /// The facts without what changes with every write or every second. Of a silence it matters whether it is long
@@ -239,4 +260,26 @@ fn decisive(facts: &InstanceFacts) -> InstanceFacts {
         }
     }
     facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_news_only_while_they_are_waited_for() {
+        let facts = |executed: &str, closed| InstanceFacts {
+            server: Some(ServerFacts {
+                gtid_executed: executed.to_owned(),
+                super_read_only: closed,
+                ..ServerFacts::default()
+            }),
+            ..InstanceFacts::default()
+        };
+        let (before, moved) = (facts("a:1-4", false), facts("a:1-5", false));
+        assert!(!is_news(&before, &moved, false));
+        assert!(is_news(&before, &moved, true));
+        assert!(!is_news(&before, &before.clone(), true));
+        assert!(is_news(&before, &facts("a:1-4", true), false));
+    }
 }

@@ -6,7 +6,7 @@
 //! | observe | [`observe`] | read what agents have said |
 //! | decide | `fleet_topology::decide` | nothing: pure |
 //! | build | [`build`] | nothing: pure |
-//! | apply | [`apply`], [`orders`] | write children, give orders |
+//! | apply | [`apply`], [`orders`], [`requests`] | write children, give orders, answer requests of people |
 //! | status | [`status`], [`publish`] | write the status |
 
 pub mod apply;
@@ -18,6 +18,7 @@ pub mod observe;
 pub mod orders;
 pub mod pod_problem;
 pub mod publish;
+pub mod requests;
 pub mod status;
 
 use std::{
@@ -37,7 +38,7 @@ use fleet_runtime::{
     controller::Reconcile,
     error::{Classified, ErrorClass},
 };
-use fleet_topology::{CatchingUp, Decision, InstanceId, State, TermRecord, decide};
+use fleet_topology::{CatchingUp, Decision, Fulfilment, InstanceId, Stage, State, TermRecord, Wish, decide};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
 use tokio::sync::{Mutex, watch};
@@ -48,6 +49,7 @@ use dereference::{Children, Dereferenced};
 pub use error::ReconcileError;
 use observe::{Detail, Observation};
 use publish::Publisher;
+use requests::Answer;
 use status::Outcome;
 
 use crate::{
@@ -102,6 +104,8 @@ struct Decided {
     found: Dereferenced,
     decision: Decision,
     details: BTreeMap<u32, Detail>,
+    /// What a person is to be told of a request.
+    answer: Option<Answer>,
 }
 
 impl Reconcile<MySQLCluster> for Reconciler {
@@ -149,20 +153,28 @@ impl Reconciler {
         let found = dereference::dereference(cluster, &self.stores, keys)?;
         self.hold_connections(&name, &found.children);
         let mut cluster = self.up_to_date(cluster.clone(), &uid).await?;
+        let mut answer = None;
         for _ in 0..MAX_RECORDS {
+            let wish = requests::wish(&cluster);
             let catching_up = self.memory.lock().await.entry(uid.clone()).or_default().catching_up.clone();
             let sighting = |pod: &str| self.agents.sighting(&name, pod);
             let Observation { view, details } =
-                observe::observe(&cluster, &found.children, sighting, catching_up)?;
+                observe::observe(&cluster, &found.children, sighting, catching_up, wish_of(wish.as_ref()))?;
             let decision = decide(&view);
+            self.agents.attend(&name, waits_for_positions(&view.record, &decision));
+            // The first answer has the reason: after the record that gives a handover up, only that it was.
+            answer = answer.or_else(|| answer_of(&name, wish, decision.wish.as_ref()));
             let mut memory = self.memory.lock().await;
             memory.entry(uid.clone()).or_default().catching_up.clone_from(&decision.catching_up);
             drop(memory);
             let Some(record) = decision.record else {
                 // Before traffic goes there: what was written to it must never be taken for nothing.
                 cluster = self.publisher.remember_opened(cluster, decision.opened).await?;
-                return Ok(Decided { cluster, found, decision, details });
+                return Ok(Decided { cluster, found, decision, details, answer });
             };
+            if let Some(Fulfilment::UnderWay { to, term }) = decision.wish {
+                cluster = requests::take_up(&self.applier, cluster, to, term).await?;
+            }
             cluster = self.begin_term(&cluster, &uid, record).await?;
         }
         Err(ReconcileError::TooManyRecords { cluster: name })
@@ -176,7 +188,7 @@ impl Reconciler {
     ) -> Result<MySQLCluster, ReconcileError> {
         let written = self.publisher.write_record(cluster, &record).await?;
         self.memory.lock().await.entry(uid.to_owned()).or_default().record = Some(record);
-        self.publisher.tell_of_term(&written).await;
+        self.publisher.tell_of_term(&written);
         Ok(written)
     }
 
@@ -202,11 +214,12 @@ impl Reconciler {
 
     /// Build, apply, status.
     async fn act(&self, decided: &Decided) -> Result<Action, ReconcileError> {
-        let Decided { cluster, found, decision, details } = decided;
+        let Decided { cluster, found, decision, details, answer } = decided;
         let name = cluster.name_any();
         // Orders first, and whatever becomes of the objects: a role is worth more than a Service.
         orders::send(&self.agents, &self.namespace, &name, decision);
         let applied = self.bring_about(cluster, found, decision, &unable(details)).await;
+        let cluster = &self.answer(cluster, answer.as_ref()).await?;
         let text = applied.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let outcome = match &applied {
             Ok(applied) => Outcome::Succeeded(applied),
@@ -220,6 +233,18 @@ impl Reconciler {
         applied?;
         let settled = matches!(decision.state, State::Healthy | State::Offline | State::Paused);
         Ok(Action::requeue(if settled { RESYNC } else { RESYNC_UNSETTLED }))
+    }
+
+    /// Answers a request, if there is one to answer; returns the cluster as it is then.
+    async fn answer(
+        &self,
+        cluster: &MySQLCluster,
+        answer: Option<&Answer>,
+    ) -> Result<MySQLCluster, ReconcileError> {
+        let Some(answer) = answer else { return Ok(cluster.clone()) };
+        let settled = requests::settle(&self.applier, cluster, answer, Timestamp::now()).await?;
+        self.publisher.tell_of_answer(&settled, answer);
+        Ok(settled)
     }
 
     async fn bring_about(
@@ -284,6 +309,29 @@ impl Reconciler {
     }
 }
 
+/// Whether something goes on once an instance has got or applied what another one has.
+fn waits_for_positions(record: &TermRecord, decision: &Decision) -> bool {
+    let hands_over = |record: &TermRecord| matches!(record.stage, Stage::Handover { .. });
+    hands_over(record) || decision.record.as_ref().is_some_and(hands_over)
+}
+
+/// The wish that is decided on: one that makes no sense is none.
+fn wish_of(wish: Option<&Result<Wish, Answer>>) -> Option<Wish> {
+    wish.and_then(|wish| wish.as_ref().ok()).copied()
+}
+
+/// What there is to answer a person who has made a wish.
+fn answer_of(
+    cluster: &str,
+    wish: Option<Result<Wish, Answer>>,
+    fulfilment: Option<&Fulfilment>,
+) -> Option<Answer> {
+    match wish? {
+        Ok(wish) => requests::answer(cluster, wish, fulfilment?),
+        Err(refusal) => Some(refusal),
+    }
+}
+
 /// Whether a status has a record that does not follow from the one that was written last.
 fn strays(name: &str, status: Option<&MySQLClusterStatus>, written: &TermRecord) -> bool {
     observe::record(name, status).map_or(true, |record| {
@@ -301,6 +349,7 @@ fn unable(details: &BTreeMap<u32, Detail>) -> BTreeSet<u32> {
         ProcessState::Unspecified
         | ProcessState::Initializing
         | ProcessState::Running
+        | ProcessState::Leaving
         | ProcessState::Stopping => false,
     };
     details

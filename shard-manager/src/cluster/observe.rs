@@ -10,7 +10,7 @@ use fleet_proto::agent::v1 as proto;
 use fleet_topology::{
     AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
     InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts, ServerFacts, Stage, Term,
-    TermRecord, ThreadState,
+    TermRecord, ThreadState, Wish,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
@@ -57,6 +57,7 @@ pub fn observe(
     children: &Children,
     sighting: impl Fn(&str) -> Sighting,
     catching_up: Vec<CatchingUp>,
+    wish: Option<Wish>,
 ) -> Result<Observation, ObserveError> {
     let name = cluster.name_any();
     let replicas = u32::try_from(cluster.spec.replicas).unwrap_or_default();
@@ -93,7 +94,7 @@ pub fn observe(
         replicas,
         offline: cluster.spec.offline,
         paused: cluster.spec.paused.clustering,
-        wanted_primary: None,
+        wanted_primary: wish,
         durability: match cluster.spec.durability {
             v1::Durability::Strict => Durability::Strict,
             v1::Durability::Relaxed => Durability::Relaxed,
@@ -215,6 +216,7 @@ impl Resolver<'_> {
                 proto::ProcessState::Running => ProcessState::Running,
                 proto::ProcessState::Exited => ProcessState::Exited,
                 proto::ProcessState::Failed => ProcessState::Failed(facts.process_message.clone()),
+                proto::ProcessState::Leaving => ProcessState::Leaving,
                 proto::ProcessState::Stopping => ProcessState::Stopping,
             },
             silent_for_ms: facts.silent_for.as_ref().and_then(milliseconds),
@@ -368,7 +370,7 @@ mod tests {
         ]));
         let unseen =
             |_: &str| Sighting { facts: None, unknown_for: std::time::Duration::ZERO, problem: None };
-        let Observation { view, .. } = observe(&cluster, &children, unseen, Vec::new()).unwrap();
+        let Observation { view, .. } = observe(&cluster, &children, unseen, Vec::new(), None).unwrap();
         let seen: Vec<_> = view
             .instances
             .iter()

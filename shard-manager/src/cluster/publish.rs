@@ -2,23 +2,34 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use fleet_api::v1::{Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, TermStage};
+use fleet_api::v1::{
+    Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, RequestOutcome, TermStage,
+};
 use fleet_runtime::{
     apply::{Applier, ApplyError},
     lease::Gate,
 };
 use fleet_topology::{Term, TermRecord};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client, Resource as _, ResourceExt as _,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
 
-use super::status::{same_but_positions, with_opened, with_record};
+use super::{
+    requests::Answer,
+    status::{same_but_positions, with_opened, with_record},
+};
 
 /// How often a status is written of which only positions in the stream of transactions have moved.
 const POSITIONS_EVERY: Duration = Duration::from_secs(10);
@@ -26,19 +37,72 @@ const POSITIONS_EVERY: Duration = Duration::from_secs(10);
 /// How long the write of an event may take.
 const EVENT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Writes statuses and events.
+/// How many events wait to be written at most. Those that come then are lost.
+const EVENTS: usize = 256;
+
+/// Writes statuses, and hands events to whoever writes those.
 pub struct Publisher {
     applier: Applier,
-    gate: Gate,
-    recorder: Recorder,
+    events: mpsc::Sender<Told>,
     written: Mutex<HashMap<String, Instant>>,
 }
 
+/// Writes events, one after the other, beside everything else: a role that changes waits for none of them.
+pub struct Teller {
+    gate: Gate,
+    recorder: Recorder,
+    events: mpsc::Receiver<Told>,
+}
+
+/// An event, and the cluster that it is about.
+struct Told {
+    cluster: ObjectReference,
+    event: Event,
+}
+
+impl Teller {
+    /// Writes in the name of this pod what is handed to it. An event that can't be written soon is lost, with a line
+    /// in the log. Ends with the shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Infallible> {
+        loop {
+            let told = tokio::select! {
+                told = self.events.recv() => told,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            let Some(told) = told else {
+                // Nobody leads any more.
+                shutdown.cancelled().await;
+                return Ok(());
+            };
+            self.tell(&told).await;
+        }
+    }
+
+    async fn tell(&self, Told { cluster, event }: &Told) {
+        if !self.gate.is_open() {
+            return;
+        }
+        let problem = match timeout(EVENT_LIMIT, self.recorder.publish(event, cluster)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {EVENT_LIMIT:?}"),
+        };
+        lost(cluster, event, &problem);
+    }
+}
+
+fn lost(cluster: &ObjectReference, event: &Event, problem: &str) {
+    let cluster = cluster.name.as_deref().unwrap_or_default();
+    tracing::warn!(cluster, reason = event.reason, problem, "an event could not be written");
+}
+
 impl Publisher {
-    /// A publisher that writes in the name of this pod.
-    pub fn new(client: Client, applier: Applier, gate: Gate, pod: String) -> Self {
+    /// A publisher that writes in the name of this pod, and what writes its events.
+    pub fn new(client: Client, applier: Applier, gate: Gate, pod: String) -> (Self, Teller) {
         let reporter = Reporter { controller: "mysqlfleet.io/shard-manager".to_owned(), instance: Some(pod) };
-        Self { applier, gate, recorder: Recorder::new(client, reporter), written: Mutex::default() }
+        let (sender, events) = mpsc::channel(EVENTS);
+        let teller = Teller { gate, recorder: Recorder::new(client, reporter), events };
+        (Self { applier, events: sender, written: Mutex::default() }, teller)
     }
 
     /// Writes the status if it says something new.
@@ -55,7 +119,7 @@ impl Publisher {
         self.applier.patch_status(cluster, &complete(&status)).await?;
         self.lock().insert(uid, Instant::now());
         for event in events(&before, &status) {
-            self.tell(cluster, &event).await;
+            self.tell(cluster, event);
         }
         Ok(())
     }
@@ -82,7 +146,7 @@ impl Publisher {
     }
 
     /// Tells of the term that has begun.
-    pub async fn tell_of_term(&self, cluster: &MySQLCluster) {
+    pub fn tell_of_term(&self, cluster: &MySQLCluster) {
         let status = cluster.status.clone().unwrap_or_default();
         let primary = status.primary.unwrap_or_default();
         let (type_, reason, text) = match status.stage {
@@ -107,7 +171,20 @@ impl Publisher {
             }
         };
         tracing::info!(cluster = cluster.name_any(), term = status.term, reason, "{text}");
-        self.tell(cluster, &event(type_, reason, &text)).await;
+        self.tell(cluster, event(type_, reason, &text));
+    }
+
+    /// Tells what became of a request.
+    pub fn tell_of_answer(&self, cluster: &MySQLCluster, answer: &Answer) {
+        let Answer { asked, outcome, message, .. } = answer;
+        let (type_, text) = match outcome {
+            RequestOutcome::Done => (EventType::Normal, format!("asked for {asked}: {message}")),
+            RequestOutcome::Refused => {
+                (EventType::Warning, format!("asked for {asked}, and nothing was changed: {message}"))
+            }
+        };
+        tracing::info!(cluster = cluster.name_any(), reason = answer.reason(), "{text}");
+        self.tell(cluster, event(type_, answer.reason(), &text));
     }
 
     fn positions_due(&self, cluster: &MySQLCluster) -> bool {
@@ -116,23 +193,13 @@ impl Publisher {
         last.is_none_or(|at| at.elapsed() >= POSITIONS_EVERY)
     }
 
-    /// An event that can't be written soon is lost, with a line in the log: nothing fails or waits for it.
-    async fn tell(&self, cluster: &MySQLCluster, event: &Event) {
-        if !self.gate.is_open() {
-            return;
+    fn tell(&self, cluster: &MySQLCluster, event: Event) {
+        let told = Told { cluster: cluster.object_ref(&()), event };
+        if let Err(refused) = self.events.try_send(told) {
+            let problem = refused.to_string();
+            let Told { cluster, event } = refused.into_inner();
+            lost(&cluster, &event, &problem);
         }
-        let reference = cluster.object_ref(&());
-        let problem = match timeout(EVENT_LIMIT, self.recorder.publish(event, &reference)).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {EVENT_LIMIT:?}"),
-        };
-        tracing::warn!(
-            cluster = cluster.name_any(),
-            reason = event.reason,
-            problem,
-            "an event could not be written"
-        );
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
@@ -152,6 +219,7 @@ fn complete(status: &MySQLClusterStatus) -> serde_json::Value {
         "handoverTo": null,
         "promotionPoint": null,
         "inSync": [],
+        "answeredRequests": [],
         "instances": [],
         "conditions": [],
     });
@@ -217,7 +285,7 @@ fn event(type_: EventType, reason: &str, note: &str) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use fleet_api::v1::{InSyncInstance, InstanceRole, InstanceStatus};
+    use fleet_api::v1::{AnsweredRequest, InSyncInstance, InstanceRole, InstanceStatus, RequestKind};
     use serde_json::Value;
 
     use super::*;
@@ -240,6 +308,15 @@ mod tests {
                 volume_id: String::new(),
                 boot_id: String::new(),
                 errant: None,
+            }],
+            answered_requests: vec![AnsweredRequest {
+                kind: RequestKind::Switchover,
+                asked: String::new(),
+                outcome: RequestOutcome::Done,
+                message: String::new(),
+                answered_at: k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(
+                    jiff::Timestamp::UNIX_EPOCH,
+                ),
             }],
             instances: vec![InstanceStatus {
                 name: String::new(),

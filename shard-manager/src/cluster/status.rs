@@ -272,7 +272,7 @@ fn explain(name: &str, decision: &Decision, instances: &[InstanceStatus]) -> Str
 }
 
 /// A decision knows ordinals and no names: its `instance 1` is pod `orders-1`.
-fn with_pods(name: &str, message: &str) -> String {
+pub(super) fn with_pods(name: &str, message: &str) -> String {
     const WORD: &str = "instance ";
     let mut parts = message.split(WORD);
     let mut text = parts.next().unwrap_or_default().to_owned();

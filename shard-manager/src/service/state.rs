@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fleet_api::v1::{InstanceStatus as KeptInstance, MySQLCluster};
 use fleet_proto::shard::v1::{
-    ClusterStatus, ClusterSummary, Condition, InstanceStatus, LeaseStatus, ReconcileTotal, ShardStatus,
+    AnsweredRequest, ClusterStatus, ClusterSummary, Condition, InstanceStatus, LeaseStatus, ReconcileTotal,
+    ShardStatus,
 };
 use fleet_runtime::{
     controller::Totals,
@@ -53,6 +54,20 @@ impl ShardState {
     /// The tenant namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// Whether this pod leads; the holder of the Lease where it does not.
+    pub fn leads(&self) -> Result<(), Option<String>> {
+        match &*self.lease.borrow() {
+            LeaseState::Leader(_) => Ok(()),
+            LeaseState::Follower(view) => Err(view.holder.clone().filter(|holder| !holder.is_empty())),
+            LeaseState::Lost => Err(None),
+        }
+    }
+
+    /// The pod that answers.
+    pub fn pod(&self) -> &str {
+        &self.pod
     }
 
     /// The state now.
@@ -137,6 +152,17 @@ impl ShardState {
                 .collect(),
             observed_at: self.agents.borrow().is_some().then(|| timestamp(Timestamp::now())),
             created_at: cluster.metadata.creation_timestamp.as_ref().map(|at| timestamp(at.0)),
+            answered_requests: status
+                .answered_requests
+                .into_iter()
+                .map(|answered| AnsweredRequest {
+                    kind: format!("{:?}", answered.kind),
+                    asked: answered.asked,
+                    outcome: format!("{:?}", answered.outcome),
+                    message: answered.message,
+                    answered_at: Some(timestamp(answered.answered_at.0)),
+                })
+                .collect(),
         }
     }
 

@@ -140,6 +140,7 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
         opened: survey.view.opened,
         ackers: survey.view.ackers.clone(),
         catching_up: Vec::new(),
+        wish: None,
         pods: survey.view.replicas.max(survey.pods_there_are()).max(survey.pods_of_volumes()),
     }
 }

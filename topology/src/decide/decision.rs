@@ -34,9 +34,31 @@ pub struct Decision {
     pub ackers: Vec<AckerIdentity>,
     /// Ackers on their way to being remembered, in place of those in the view.
     pub catching_up: Vec<CatchingUp>,
+    /// What becomes of the wish for another primary; absent where there is none.
+    pub wish: Option<Fulfilment>,
     /// How many instances, counted from ordinal 0, have to have a pod: more than wanted while the quorum in
     /// force counts on an instance that is to leave, none once an offline cluster is closed.
     pub pods: u32,
+}
+
+/// What becomes of a wish for another primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fulfilment {
+    /// It can't be said yet: it is asked again with the next decision.
+    Waits,
+    /// The handover for it has begun, or begins with the record of this decision. The wish has to be
+    /// remembered as [`Wish::Begun`](crate::Wish::Begun) before that record is written, so that whoever decides
+    /// next neither begins anew nor tries for ever.
+    UnderWay {
+        /// The instance that takes over.
+        to: InstanceId,
+        /// The term of the handover.
+        term: Term,
+    },
+    /// That instance is the primary and takes writes. The wish is over.
+    Done(InstanceId),
+    /// It is not done, for this reason, and the primary stays as it is. The wish is over.
+    Refused(String),
 }
 
 /// What can be said of one instance.

@@ -326,6 +326,7 @@ fn answer(
         opened: survey.view.opened,
         ackers: survey.view.ackers.clone(),
         catching_up: Vec::new(),
+        wish: None,
         pods,
     }
 }

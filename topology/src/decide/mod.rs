@@ -12,6 +12,8 @@
 //!                                                  ─► quorum_change: a new term for another quorum
 //! ```
 //!
+//! What becomes of a person's wish for another primary is said last ([`wish`]).
+//!
 //! What holds for every decision:
 //! - the only instance that is ever ordered open is the primary of the record, and only while no other
 //!   instance is known to take writes that could be acknowledged;
@@ -33,10 +35,11 @@ mod reign;
 pub mod state;
 mod survey;
 mod traffic;
+mod wish;
 
 pub use loss::SUSPECT_AFTER_MS;
 
-use self::decision::{Action, Decision, Order, Traffic};
+use self::decision::{Action, Decision, Fulfilment, Order, Traffic};
 use self::state::State;
 use self::survey::Survey;
 use crate::observe::{ClusterView, PodState, Stage};
@@ -58,19 +61,21 @@ pub fn decide(view: &ClusterView) -> Decision {
         },
         _ => bootstrap::decide(&survey),
     };
-    if view.offline {
+    let decision = if view.offline {
         offline(&survey, decision)
     } else if view.paused {
         paused(decision)
     } else {
         decision
-    }
+    };
+    Decision { wish: wish::fulfilment(&survey, &decision), ..decision }
 }
 
 /// Nothing is touched in a cluster whose wanted size makes no sense.
 fn undecided(view: &ClusterView, message: String) -> Decision {
     Decision {
         state: State::Incomplete,
+        wish: view.wanted_primary.map(|_| Fulfilment::Refused(message.clone())),
         message,
         instances: Vec::new(),
         record: None,

@@ -11,7 +11,7 @@ use super::survey::{Member, Survey};
 use crate::observe::{ServerFacts, TermRecord};
 
 /// A replica that applies no more than this behind the primary holds up nobody who waits for it.
-const CAUGHT_UP_MS: u64 = 1000;
+pub(super) const CAUGHT_UP_MS: u64 = 1000;
 
 /// The record of the term with the wanted quorum, or what that waits for. Nothing if the quorum is the
 /// wanted one.
@@ -57,7 +57,7 @@ fn obstacle(
 }
 
 /// Whether an instance lacks nothing, or as little as nobody would notice.
-pub(super) fn keeps_up(primary: Member<'_>, server: &ServerFacts, follower: &Follower<'_>) -> bool {
+fn keeps_up(primary: Member<'_>, server: &ServerFacts, follower: &Follower<'_>) -> bool {
     let lag = follower.member.replication_from(primary.id).and_then(|replication| replication.lag_ms);
     follower.holds_all_of(&server.executed) || lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
 }

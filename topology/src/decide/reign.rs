@@ -114,14 +114,11 @@ impl<'s, 'a> Reign<'s, 'a> {
         let Self { survey, primary, ref followers, .. } = self;
         let closes_first =
             orders.iter().any(|(id, action)| *action == Action::Close && survey.member(*id).is_open());
-        let mut waits_for = None;
-        match handover::wanted(survey, primary, server, followers) {
-            None => {}
-            Some(Ok(record)) => {
-                let message = format!("{} hands over", primary.id);
-                return self.recorded(State::SwitchoverRequested, message, record);
-            }
-            Some(Err(reason)) => waits_for = Some(reason),
+        let handover::Intent { record, mut waits_for, wish } =
+            handover::intent(survey, primary, server, followers);
+        if let Some(record) = record {
+            let message = format!("{} hands over", primary.id);
+            return Decision { wish, ..self.recorded(State::SwitchoverRequested, message, record) };
         }
         let mut change = None;
         if survey.is_wanted(primary.id) {
@@ -135,10 +132,11 @@ impl<'s, 'a> Reign<'s, 'a> {
             }
         }
         let (state, message) = self.state_while_serving(server, waits_for);
-        match change {
+        let decision = match change {
             Some(record) => self.recorded(state, message, record),
             None => self.decision(state, message, orders),
-        }
+        };
+        Decision { wish, ..decision }
     }
 
     /// The primary takes writes, for this term or for the one before it.
@@ -257,6 +255,7 @@ impl<'s, 'a> Reign<'s, 'a> {
             opened: if serves { survey.view.opened.max(record.primary_since) } else { survey.view.opened },
             ackers,
             catching_up,
+            wish: None,
             pods,
         }
     }

@@ -134,7 +134,8 @@ impl<'a> Member<'a> {
     /// is no evidence by itself that the instance is lost.
     pub(super) fn misses_a_look(self) -> bool {
         self.known().is_some_and(|facts| {
-            facts.process == ProcessState::Running && facts.server.is_none() && self.copying().is_none()
+            let runs = matches!(facts.process, ProcessState::Running | ProcessState::Leaving);
+            runs && facts.server.is_none() && self.copying().is_none()
         })
     }
 
@@ -154,6 +155,21 @@ impl<'a> Member<'a> {
     pub(super) fn ready(self) -> Option<&'a ServerFacts> {
         let facts = self.known().filter(|facts| facts.process == ProcessState::Running)?;
         facts.server.as_ref().filter(|_| self.pod != PodState::Terminating && self.copying().is_none())
+    }
+
+    /// What its mysqld says, if it can be closed now: also an instance that leaves takes that order.
+    pub(super) fn closable(self) -> Option<&'a ServerFacts> {
+        let facts = self.known()?;
+        let runs = matches!(facts.process, ProcessState::Running | ProcessState::Leaving);
+        facts.server.as_ref().filter(|_| runs && self.copying().is_none())
+    }
+
+    /// Whether it is about to end, on the order of somebody else: its pod is being deleted, or its agent was
+    /// told to end.
+    pub(super) fn leaves(self) -> bool {
+        let told =
+            |facts: &InstanceFacts| matches!(facts.process, ProcessState::Leaving | ProcessState::Stopping);
+        self.pod == PodState::Terminating || self.known().is_some_and(told)
     }
 
     pub(super) fn is_open(self) -> bool {
@@ -242,7 +258,7 @@ impl<'a> Member<'a> {
             ProcessState::Running => "runs a mysqld that does not answer".to_owned(),
             ProcessState::Exited => "starts mysqld again, which has ended".to_owned(),
             ProcessState::Failed(reason) => format!("can't run mysqld: {reason}"),
-            ProcessState::Stopping => "is being stopped".to_owned(),
+            ProcessState::Leaving | ProcessState::Stopping => "is being stopped".to_owned(),
         }
     }
 }

@@ -5,7 +5,7 @@ use fleet_topology::*;
 use proptest::prelude::*;
 
 use crate::views::{id, trx};
-use crate::world::{Event, World};
+use crate::world::{Event, Point, World};
 
 /// Rounds that suffice once faults have stopped.
 const ROUNDS: usize = 20;
@@ -21,7 +21,10 @@ fn event() -> impl Strategy<Value = Event> {
         1 => instance.clone().prop_map(Event::EndCopy),
         1 => instance.clone().prop_map(Event::Crash),
         2 => instance.clone().prop_map(Event::Start),
+        1 => instance.clone().prop_map(Event::Leave),
         1 => instance.clone().prop_map(Event::Want),
+        1 => Just(Event::WantAnother),
+        1 => prop::sample::select(vec![Point::BeforeRecord, Point::BeforeAnswer]).prop_map(Event::Die),
         1 => (instance, 0..2_u8).prop_map(|(instance, part)| Event::Cut(instance, part)),
         1 => Just(Event::Takeover),
         4 => Just(Event::Write),

@@ -13,6 +13,7 @@ mod states_page;
 mod taking_over;
 mod traffic;
 mod views;
+mod wishes;
 mod world;
 
 /// How many cases a property is tried with: `PROPTEST_CASES` if that is set, for a long run.

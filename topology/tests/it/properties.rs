@@ -61,6 +61,7 @@ fn process() -> impl Strategy<Value = ProcessState> {
             ProcessState::Starting,
             ProcessState::Exited,
             ProcessState::Failed("broken".to_owned()),
+            ProcessState::Leaving,
             ProcessState::Stopping,
         ]),
     ]
@@ -126,6 +127,12 @@ fn record() -> impl Strategy<Value = TermRecord> {
     )
 }
 
+fn wish() -> impl Strategy<Value = Option<Wish>> {
+    let instance = (0..5_u32).prop_map(id);
+    let begun = (instance.clone(), 0..6_u64).prop_map(|(to, term)| Wish::Begun { to, term: Term(term) });
+    prop::option::of(prop_oneof![Just(Wish::Any), instance.prop_map(Wish::To), begun])
+}
+
 fn views() -> impl Strategy<Value = ClusterView> {
     let remembered = prop::collection::vec((0..4_u32, "[ab]", "[ab]"), 0..3);
     (
@@ -133,32 +140,34 @@ fn views() -> impl Strategy<Value = ClusterView> {
         prop::bool::weighted(0.1),
         prop::bool::weighted(0.1),
         any::<bool>(),
-        (record(), (0..5_u64).prop_map(Term)),
+        (record(), (0..5_u64).prop_map(Term), wish()),
         remembered,
         prop::collection::vec(instance(), 0..8),
     )
-        .prop_map(|(replicas, offline, paused, strict, (record, opened), remembered, instances)| {
-            ClusterView {
-                replicas,
-                offline,
-                paused,
-                wanted_primary: record.primary.map(|primary| id((primary.0 + replicas) % 4)),
-                durability: if strict { Durability::Strict } else { Durability::Relaxed },
-                record,
-                opened,
-                ackers: remembered
-                    .into_iter()
-                    .map(|(instance, volume_id, boot_id)| AckerIdentity {
-                        instance: id(instance),
-                        volume_id,
-                        boot_id,
-                        errant: GtidSet::new(),
-                    })
-                    .collect(),
-                catching_up: Vec::new(),
-                instances,
-            }
-        })
+        .prop_map(
+            |(replicas, offline, paused, strict, (record, opened, wish), remembered, instances)| {
+                ClusterView {
+                    replicas,
+                    offline,
+                    paused,
+                    wanted_primary: wish,
+                    durability: if strict { Durability::Strict } else { Durability::Relaxed },
+                    record,
+                    opened,
+                    ackers: remembered
+                        .into_iter()
+                        .map(|(instance, volume_id, boot_id)| AckerIdentity {
+                            instance: id(instance),
+                            volume_id,
+                            boot_id,
+                            errant: GtidSet::new(),
+                        })
+                        .collect(),
+                    catching_up: Vec::new(),
+                    instances,
+                }
+            },
+        )
 }
 
 /// The facts that count of an instance: those of its last entry.
@@ -285,6 +294,31 @@ proptest! {
                     prop_assert!(known(&view, instance.id).is_none_or(|facts| facts.persisted_term < record.term));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_wish_is_answered_by_what_is_done(view in views()) {
+        let decision = decide(&view);
+        prop_assert_eq!(decision.wish.is_some(), view.wanted_primary.is_some());
+        let record = decision.record.as_ref().unwrap_or(&view.record);
+        match &decision.wish {
+            None | Some(Fulfilment::Waits) => {}
+            Some(Fulfilment::UnderWay { to, term }) => {
+                let takes_over = record.stage == Stage::Reign && record.primary == Some(*to);
+                let goes_on = takes_over || record.stage == Stage::Handover { to: *to };
+                prop_assert!(goes_on);
+                prop_assert_eq!(*term, record.term);
+            }
+            Some(Fulfilment::Done(primary)) => {
+                prop_assert_eq!(Some(*primary), record.primary);
+                prop_assert_eq!(decision.traffic.primary, record.primary);
+            }
+            Some(Fulfilment::Refused(reason)) => prop_assert!(!reason.is_empty()),
+        }
+        let without = decide(&ClusterView { wanted_primary: None, ..view.clone() });
+        if !matches!(decision.wish, Some(Fulfilment::UnderWay { .. })) {
+            prop_assert_eq!(Decision { wish: None, ..decision }, without, "an unfulfilled wish changes something");
         }
     }
 

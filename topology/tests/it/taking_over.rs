@@ -290,7 +290,7 @@ fn a_follower_that_hangs_is_ended() {
 #[test]
 fn a_wanted_primary_takes_over_with_exactly_what_the_other_had() {
     let mut view = healthy(3);
-    view.wanted_primary = Some(id(2));
+    view.wanted_primary = Some(Wish::To(id(2)));
     let decision = decide(&view);
     says(&decision, State::SwitchoverRequested, &["instance 0 hands over"]);
     view.record = decision.record.unwrap();
@@ -313,7 +313,7 @@ fn a_wanted_primary_takes_over_with_exactly_what_the_other_had() {
 #[test]
 fn a_handover_whose_other_end_fails_leaves_the_primary_as_it_was() {
     let mut view = healthy(3);
-    view.wanted_primary = Some(id(2));
+    view.wanted_primary = Some(Wish::To(id(2)));
     view.record = decide(&view).record.unwrap();
     view.down(2);
     let decision = decide(&view);
@@ -330,7 +330,7 @@ fn a_handover_whose_other_end_fails_leaves_the_primary_as_it_was() {
 #[test]
 fn a_primary_that_is_lost_while_it_hands_over_is_replaced_by_proof() {
     let mut view = healthy(3);
-    view.wanted_primary = Some(id(2));
+    view.wanted_primary = Some(Wish::To(id(2)));
     view.record = decide(&view).record.unwrap();
     view.down(0);
     let decision = decide(&view);
@@ -343,7 +343,7 @@ fn a_primary_that_is_lost_while_it_hands_over_is_replaced_by_proof() {
 fn nobody_hands_over_to_an_instance_that_could_not_go_on() {
     let with = |change: &dyn Fn(&mut ClusterView)| {
         let mut view = healthy(3);
-        view.wanted_primary = Some(id(2));
+        view.wanted_primary = Some(Wish::To(id(2)));
         change(&mut view);
         decide(&view)
     };
@@ -353,12 +353,17 @@ fn nobody_hands_over_to_an_instance_that_could_not_go_on() {
         view.server(0).executed = trx(0, 90);
         view.replication(2).lag_ms = Some(60_000);
     });
-    let absent = with(&|view| view.wanted_primary = Some(id(7)));
-    for (decision, why) in
-        [(errant, "errant"), (down, "starts mysqld"), (late, "is behind"), (absent, "no such")]
-    {
-        let why = if why == "errant" { "does not have" } else { why };
-        says(&decision, decision.state, &["can't become the primary", why]);
+    let absent = with(&|view| view.wanted_primary = Some(Wish::To(id(7))));
+    for (decision, why) in [
+        (errant, "does not have"),
+        (down, "starts mysqld"),
+        (late, "is behind"),
+        (absent, "no such instance"),
+    ] {
+        let Some(Fulfilment::Refused(reason)) = &decision.wish else {
+            unreachable!("{why}: {:?}", decision.wish);
+        };
+        assert!(reason.contains("can't become the primary") && reason.contains(why), "{reason}");
         assert_eq!(decision.record, None);
         assert!(decision.state.takes_writes());
     }
@@ -468,7 +473,7 @@ fn received_transactions_are_applied_by_a_revoked_acker_that_was_restarted() {
 fn a_handover_ends_where_the_other_end_cannot_get_the_last_transactions() {
     let closed = || {
         let mut view = healthy(3);
-        view.wanted_primary = Some(id(2));
+        view.wanted_primary = Some(Wish::To(id(2)));
         view.record = decide(&view).record.unwrap();
         view.server(0).super_read_only = true;
         view.server(0).executed = trx(0, 11);
@@ -484,4 +489,99 @@ fn a_handover_ends_where_the_other_end_cannot_get_the_last_transactions() {
         let record = decide(&view).record.unwrap();
         assert_eq!((record.stage, record.primary), (Stage::Reign, Some(id(0))));
     }
+}
+
+#[test]
+fn a_primary_that_knows_of_a_later_term_is_not_ordered_to_hand_over_in_an_earlier_one() {
+    let mut view = healthy(3);
+    view.wanted_primary = Some(Wish::To(id(2)));
+    view.record = decide(&view).record.unwrap();
+    assert!(orders(&decide(&view)).contains(&(0, Action::Close)));
+    view.facts(0).persisted_term = Term(9);
+    assert!(!orders(&decide(&view)).contains(&(0, Action::Close)));
+}
+
+/// The primary takes writes, and its pod is about to end.
+fn leaving() -> ClusterView {
+    let mut view = healthy(3);
+    view.facts(0).process = ProcessState::Leaving;
+    view
+}
+
+#[test]
+fn a_primary_that_ends_hands_over_first() {
+    let mut deleted = healthy(3);
+    deleted.instance(0).pod = PodState::Terminating;
+    let mut told = leaving();
+    told.instance(0).pod = PodState::Terminating;
+    for mut view in [deleted, leaving(), told] {
+        view.server(1).executed = trx(0, 9);
+        let decision = decide(&view);
+        says(&decision, State::SwitchoverRequested, &["instance 0 hands over"]);
+        view.record = decision.record.unwrap();
+        assert_eq!(view.record.stage, Stage::Handover { to: id(2) });
+        assert!(orders(&decide(&view)).contains(&(0, Action::Close)));
+        view.server(0).super_read_only = true;
+        view.facts(0).persisted_term = Term(2);
+        let record = decide(&view).record.unwrap();
+        assert_eq!((record.primary, record.planned), (Some(id(2)), true));
+    }
+}
+
+#[test]
+fn a_primary_that_ends_goes_on_until_somebody_is_able_to_take_over() {
+    let mut view = leaving();
+    for instance in [1, 2] {
+        view.server(instance).executed = trx(0, 3);
+        view.replication(instance).retrieved = trx(0, 3);
+        view.replication(instance).lag_ms = Some(60_000);
+    }
+    let decision = decide(&view);
+    says(
+        &decision,
+        State::Degraded,
+        &["instance 0 is the primary and leaves once another one can take over"],
+    );
+    assert_eq!((decision.record, decision.orders, decision.traffic.primary), (None, vec![], Some(id(0))));
+    let mut alone = healthy(1);
+    alone.facts(0).process = ProcessState::Leaving;
+    assert_eq!(decide(&alone).record, None);
+}
+
+#[test]
+fn a_primary_that_ends_hands_over_to_a_third_where_the_other_one_fails() {
+    let mut view = leaving();
+    view.record = decide(&view).record.unwrap();
+    assert_eq!(view.record.stage, Stage::Handover { to: id(1) });
+    view.server(0).super_read_only = true;
+    view.facts(0).persisted_term = Term(2);
+    view.down(1);
+    let decision = decide(&view);
+    says(&decision, State::SwitchoverRequested, &["instance 0 hands over to instance 2", "instance 1 can't"]);
+    view.record = decision.record.unwrap();
+    assert_eq!((view.record.term, view.record.stage), (Term(3), Stage::Handover { to: id(2) }));
+    view.facts(0).persisted_term = Term(3);
+    assert_eq!(decide(&view).record.unwrap().primary, Some(id(2)));
+}
+
+#[test]
+fn an_instance_that_ends_is_not_followed_to_be_opened_and_not_given_the_primary() {
+    let mut view = healthy(3);
+    view.facts(1).process = ProcessState::Leaving;
+    view.wanted_primary = Some(Wish::To(id(1)));
+    assert!(matches!(decide(&view).wish, Some(Fulfilment::Refused(_))));
+    let mut closed = leaving();
+    closed.server(0).super_read_only = true;
+    let decision = decide(&closed);
+    says(&decision, State::WritesBlocked, &["is being stopped"]);
+    assert!(!orders(&decision).contains(&(0, open(1))));
+}
+
+#[test]
+fn a_primary_that_ends_and_misses_a_look_is_not_lost_for_that() {
+    let mut view = leaving();
+    view.facts(0).server = None;
+    view.facts(0).silent_for_ms = Some(500);
+    let decision = decide(&view);
+    assert_eq!((decision.state, decision.record), (State::Incomplete, None));
 }

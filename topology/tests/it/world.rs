@@ -12,6 +12,8 @@ struct Node {
     volume: u32,
     persisted: Term,
     up: bool,
+    /// Whether its agent was told to end and goes on until it has handed over.
+    leaving: bool,
     server: ServerFacts,
     /// Committed, and waiting for acknowledgements.
     waiting: GtidSet,
@@ -37,6 +39,8 @@ pub(crate) enum Event {
     EndCopy(u32),
     /// mysqld ends.
     Crash(u32),
+    /// The pod is to end, and its agent goes on for a while.
+    Leave(u32),
     /// mysqld starts, closed.
     Start(u32),
     /// A client writes to every instance that takes writes.
@@ -45,8 +49,21 @@ pub(crate) enum Event {
     Cut(u32, u8),
     /// A person wants that instance to be the primary.
     Want(u32),
+    /// A person wants another primary.
+    WantAnother,
+    /// The shard dies within its next decision: before the record is written, or right after.
+    Die(Point),
     /// Another shard replica takes over: it knows what is recorded and has heard nobody.
     Takeover,
+}
+
+/// Where a shard dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Point {
+    /// It has written down what becomes of the wish, and not the record.
+    BeforeRecord,
+    /// It has written the record and given the orders, and has not taken the wish off.
+    BeforeAnswer,
 }
 
 pub(crate) struct World {
@@ -57,7 +74,10 @@ pub(crate) struct World {
     ackers: Vec<AckerIdentity>,
     catching_up: Vec<CatchingUp>,
     replicas: u32,
-    pub(crate) wanted_primary: Option<InstanceId>,
+    pub(crate) wanted_primary: Option<Wish>,
+    dies: Option<Point>,
+    /// How many handovers were begun for the wish.
+    begun: u32,
     /// How many volumes there have been.
     volumes: u32,
     /// Whether an acker has lost what it acknowledged.
@@ -81,6 +101,8 @@ impl World {
             catching_up: Vec::new(),
             replicas: 0,
             wanted_primary: None,
+            dies: None,
+            begun: 0,
             volumes: 0,
             volumes_lost: false,
             acknowledged: GtidSet::new(),
@@ -102,6 +124,7 @@ impl World {
                 volume: new,
                 persisted: Term::NONE,
                 up: true,
+                leaving: false,
                 server: idle_server(new),
                 waiting: GtidSet::new(),
                 copying_from: None,
@@ -180,11 +203,16 @@ impl World {
             Event::Apply(instance) if there(instance) => self.apply(instance as usize),
             Event::EndCopy(instance) if there(instance) => self.end_copy(instance as usize),
             Event::Crash(instance) if there(instance) => self.crash(instance as usize),
+            Event::Leave(instance) if there(instance) => {
+                self.nodes[instance as usize].leaving = self.works(instance as usize);
+            }
             Event::Start(instance) if there(instance) => self.nodes[instance as usize].up = true,
             Event::Cut(instance, part) if there(instance) => self.nodes[instance as usize].part = part,
             Event::Act(mask) => self.act(mask),
             Event::Write => self.write(),
-            Event::Want(instance) => self.wanted_primary = Some(id(instance)),
+            Event::Want(instance) => self.wish(Wish::To(id(instance))),
+            Event::WantAnother => self.wish(Wish::Any),
+            Event::Die(point) => self.dies = Some(point),
             Event::Takeover => {
                 self.catching_up.clear();
                 let known = self.heard.iter_mut();
@@ -221,8 +249,15 @@ impl World {
         for node in &mut self.nodes {
             node.part = 0;
         }
-        self.wanted_primary = self.wanted_primary.filter(|wanted| wanted.0 < self.replicas);
-        for _ in 0..rounds {
+        self.dies = None;
+        for round in 0..rounds {
+            for ordinal in 0..self.nodes.len() {
+                let node = &self.nodes[ordinal];
+                // Its patience ends as well.
+                if node.leaving && (node.server.super_read_only || round > 5) {
+                    self.crash(ordinal);
+                }
+            }
             for instance in 0..u32::try_from(self.nodes.len()).unwrap() {
                 for event in [Event::Start, Event::EndCopy, Event::Receive, Event::Apply, Event::Hear] {
                     self.happen(event(instance));
@@ -230,7 +265,7 @@ impl World {
             }
             self.happen(Event::Act(u8::MAX));
             let last = self.last.as_ref().unwrap();
-            if last.state == State::Healthy && last.pods == self.replicas {
+            if last.state == State::Healthy && last.pods == self.replicas && self.wanted_primary.is_none() {
                 self.check_settled();
                 return true;
             }
@@ -262,7 +297,11 @@ impl World {
         Observed::Known(InstanceFacts {
             boot_id: "boot".to_owned(),
             volume_id: node.volume.to_string(),
-            process: if node.up { ProcessState::Running } else { ProcessState::Exited },
+            process: match (node.up, node.leaving) {
+                (true, false) => ProcessState::Running,
+                (true, true) => ProcessState::Leaving,
+                (false, _) => ProcessState::Exited,
+            },
             silent_for_ms: None,
             persisted_term: node.persisted,
             server: Some(server).filter(|_| node.up),
@@ -376,7 +415,7 @@ impl World {
         // Crash recovery commits what waited.
         self.let_through(instance);
         let node = &mut self.nodes[instance];
-        (node.up, node.copying_from) = (false, None);
+        (node.up, node.leaving, node.copying_from) = (false, false, None);
         let server = &mut node.server;
         server.super_read_only = true;
         (server.semi_sync_source, server.semi_sync_replica) = (false, false);
@@ -445,6 +484,11 @@ impl World {
                 .collect(),
         };
         let decision = decide(&view);
+        let dies = self.dies.take();
+        self.follow_wish(&decision, dies);
+        if dies == Some(Point::BeforeRecord) {
+            return self.happen(Event::Takeover);
+        }
         if let Some(record) = decision.record.clone() {
             assert!(record.term > self.record.term, "a term fell");
             if record.promotion_point.is_some() && record.primary != self.record.primary && !self.volumes_lost
@@ -466,11 +510,50 @@ impl World {
             }
         }
         for order in &decision.orders {
+            let heard = self.heard[order.instance.0 as usize].known();
+            let leaves = heard.is_some_and(|facts| facts.process == ProcessState::Leaving);
+            let ends = matches!(order.action, Action::Close | Action::Fence);
+            assert!(ends || !leaves, "an instance that leaves would begin something: {order}");
             if mask & (1 << order.instance.0) != 0 {
                 self.carry_out(order);
             }
         }
+        let over = matches!(decision.wish, Some(Fulfilment::Done(_) | Fulfilment::Refused(_)));
+        if over && dies.is_none() {
+            self.wanted_primary = None;
+        }
         self.last = Some(decision);
+        if dies.is_some() {
+            self.happen(Event::Takeover);
+        }
+    }
+
+    fn wish(&mut self, wish: Wish) {
+        (self.wanted_primary, self.begun) = (Some(wish), 0);
+    }
+
+    /// What the shard writes down of a wish before it writes the record.
+    fn follow_wish(&mut self, decision: &Decision, dies: Option<Point>) {
+        match (&decision.wish, &decision.record) {
+            (Some(Fulfilment::UnderWay { to, term }), Some(record)) => {
+                self.wanted_primary = Some(Wish::Begun { to: *to, term: *term });
+                if record.stage == (Stage::Handover { to: *to }) && dies != Some(Point::BeforeRecord) {
+                    self.begun += 1;
+                    assert_eq!(self.begun, 1, "a handover was begun twice for one wish");
+                }
+            }
+            (Some(Fulfilment::Done(primary)), _) => {
+                assert!(
+                    !self.nodes[primary.0 as usize].server.super_read_only || self.heard_is_old(*primary)
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether an instance is not what the shard has heard of it.
+    fn heard_is_old(&self, instance: InstanceId) -> bool {
+        self.heard[instance.0 as usize] != self.facts(instance.0 as usize)
     }
 
     fn carry_out(&mut self, order: &Order) {
@@ -487,6 +570,9 @@ impl World {
                     (replication.receiver, replication.applier) =
                         (ThreadState::Stopped, ThreadState::Running);
                 }
+            }
+            Action::Close if node.waiting.is_empty() => {
+                (node.server.super_read_only, node.server.semi_sync_source) = (true, false);
             }
             // Where commits wait it is killed.
             Action::Close | Action::Fence => self.crash(instance),

@@ -1,0 +1,313 @@
+//! `kubectl fleet switchover`: asks a shard for another primary, and waits for what becomes of it.
+//!
+//! What was asked for is on the cluster's object, so it goes on though this program, or the shard's pod that it talks to,
+//! ends.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use fleet_proto::shard::v1::{
+    AnsweredRequest, ClusterStatus, RequestSwitchoverRequest, WatchShardStatusRequest,
+    WatchShardStatusResponse, shard_service_client::ShardServiceClient,
+};
+use fleet_runtime::grpc::MAX_MESSAGE_BYTES;
+use kube::Client;
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Code, Status, Streaming};
+
+use crate::status::{
+    StatusError, config,
+    find::{self, Shard},
+};
+
+/// Pause before a shard that could not be asked is asked again: its pods are being exchanged.
+const AGAIN: Duration = Duration::from_millis(500);
+/// The kind and the outcome of an answer, in the words of the wire.
+const KIND: &str = "Switchover";
+const DONE: &str = "Done";
+
+/// What to ask for, and of which shard.
+#[derive(Clone, Debug)]
+pub struct SwitchoverOptions {
+    /// The cluster.
+    pub cluster: String,
+    /// The pod that is to be the primary; any that can without it.
+    pub to: Option<String>,
+    /// The tenant namespace; without it the one of the kubeconfig's context.
+    pub namespace: Option<String>,
+    /// How long to wait.
+    pub timeout: Duration,
+    /// Context of the kubeconfig.
+    pub context: Option<String>,
+    /// Path of the kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// There is no other primary.
+#[derive(Debug, thiserror::Error)]
+pub enum SwitchoverError {
+    /// The shard can't be asked.
+    #[error(transparent)]
+    Shard(#[from] StatusError),
+    /// There is no such cluster.
+    #[error("there is no MySQLCluster {cluster} in namespace {namespace}")]
+    NoCluster {
+        /// The cluster.
+        cluster: String,
+        /// The namespace.
+        namespace: String,
+    },
+    /// The request was not taken.
+    #[error("the shard takes no such request: {0}")]
+    NotTaken(String),
+    /// The request was refused.
+    #[error("refused, and nothing was changed: {0}")]
+    Refused(String),
+    /// There was no answer in time.
+    #[error("no answer within {limit:?}: {last}. The request goes on; see `kubectl fleet status`")]
+    NoAnswer {
+        /// How long was waited.
+        limit: Duration,
+        /// The last thing that was seen.
+        last: String,
+    },
+    /// A step can't be printed.
+    #[error("can't print: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Asks for another primary, and prints each step with the time since the request.
+pub async fn run(options: &SwitchoverOptions, output: &mut impl Write) -> Result<(), SwitchoverError> {
+    let config = config(options.context.as_ref(), options.kubeconfig.as_ref()).await?;
+    let namespace = options.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config).map_err(|source| StatusError::Api {
+        action: "set up the client".to_owned(),
+        source: source.into(),
+    })?;
+    let mut progress =
+        Progress { options, namespace, since: Instant::now(), asked: false, before: None, last: None };
+    let deadline = Instant::now() + options.timeout;
+    loop {
+        match timeout_at(deadline, progress.follow(&client, output)).await {
+            Ok(Ok(())) => return Ok(()),
+            // Once the shard was found, it is asked again: what was asked for is not lost with one of its pods.
+            Ok(Err(SwitchoverError::Shard(error))) if progress.last.is_some() && error.may_pass() => {
+                eprintln!("{error}; trying again");
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(progress.no_answer()),
+        }
+        if timeout_at(deadline, sleep(AGAIN)).await.is_err() {
+            return Err(progress.no_answer());
+        }
+    }
+}
+
+struct Progress<'a> {
+    options: &'a SwitchoverOptions,
+    namespace: String,
+    since: Instant,
+    /// Whether it was asked for.
+    asked: bool,
+    /// The answer to the request before.
+    before: Option<AnsweredRequest>,
+    /// The step that was printed last.
+    last: Option<String>,
+}
+
+impl Progress<'_> {
+    /// Asks if that was not done yet, and waits for the answer or until the connection ends.
+    async fn follow(&mut self, client: &Client, output: &mut impl Write) -> Result<(), SwitchoverError> {
+        let shard = find::connect(client, &self.namespace).await?;
+        let mut service =
+            ShardServiceClient::new(shard.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let states = service.watch_shard_status(WatchShardStatusRequest {}).await;
+        let mut states = states.map_err(|status| shard.call_failed(&status))?.into_inner();
+        let mut cluster = self.next(&shard, &mut states).await?;
+        if !self.asked {
+            self.before = answer(&cluster);
+            self.last = Some(step(&cluster));
+            let primary = cluster.summary.unwrap_or_default().primary;
+            self.since = Instant::now();
+            let request = RequestSwitchoverRequest {
+                cluster: self.options.cluster.clone(),
+                to: self.options.to.clone().unwrap_or_default(),
+            };
+            service.request_switchover(request).await.map_err(|status| not_taken(&shard, &status))?;
+            self.asked = true;
+            let to = self.options.to.as_deref().unwrap_or("any other instance");
+            self.print(output, &format!("asked for {to}; the primary is {primary}"))?;
+            cluster = self.next(&shard, &mut states).await?;
+        }
+        loop {
+            let now = step(&cluster);
+            if self.last.as_ref() != Some(&now) {
+                self.print(output, &now)?;
+                self.last = Some(now);
+            }
+            if let Some(answer) = answer(&cluster).filter(|answer| self.is_new(answer)) {
+                return self.end(output, answer);
+            }
+            cluster = self.next(&shard, &mut states).await?;
+        }
+    }
+
+    fn is_new(&self, answer: &AnsweredRequest) -> bool {
+        self.asked && self.before.as_ref() != Some(answer)
+    }
+
+    fn end(&self, output: &mut impl Write, answer: AnsweredRequest) -> Result<(), SwitchoverError> {
+        if answer.outcome != DONE {
+            return Err(SwitchoverError::Refused(answer.message));
+        }
+        Ok(self.print(output, &answer.message)?)
+    }
+
+    /// The next state of the cluster.
+    async fn next(
+        &self,
+        shard: &Shard,
+        states: &mut Streaming<WatchShardStatusResponse>,
+    ) -> Result<ClusterStatus, SwitchoverError> {
+        loop {
+            let message = states.message().await.map_err(|status| shard.call_failed(&status))?;
+            let message = message.ok_or_else(|| StatusError::Call {
+                pod: shard.pod.clone(),
+                message: "it has ended the stream".to_owned(),
+            })?;
+            let Some(state) = message.status else { continue };
+            let named = |cluster: &ClusterStatus| {
+                cluster.summary.as_ref().is_some_and(|summary| summary.name == self.options.cluster)
+            };
+            return state.clusters.into_iter().find(named).ok_or_else(|| SwitchoverError::NoCluster {
+                cluster: self.options.cluster.clone(),
+                namespace: self.namespace.clone(),
+            });
+        }
+    }
+
+    fn print(&self, output: &mut impl Write, text: &str) -> io::Result<()> {
+        writeln!(output, "{:>7.3} s  {text}", self.since.elapsed().as_secs_f64())?;
+        output.flush()
+    }
+
+    fn no_answer(&self) -> SwitchoverError {
+        let last = self.last.clone().unwrap_or_else(|| "the shard was not found".to_owned());
+        SwitchoverError::NoAnswer { limit: self.options.timeout, last }
+    }
+}
+
+/// The last answered request for another primary.
+fn answer(cluster: &ClusterStatus) -> Option<AnsweredRequest> {
+    cluster.answered_requests.iter().find(|answered| answered.kind == KIND).cloned()
+}
+
+/// What a cluster is at, in one line.
+fn step(cluster: &ClusterStatus) -> String {
+    let summary = cluster.summary.clone().unwrap_or_default();
+    let said = cluster.conditions.iter().find(|condition| condition.r#type == "Progressing");
+    let said = said.map_or("", |condition| condition.message.as_str());
+    format!("term {}, {}: {said}", summary.term, summary.phase)
+}
+
+/// A pod that does not lead, or ends, is another one's turn; anything else is an answer.
+fn not_taken(shard: &Shard, status: &Status) -> SwitchoverError {
+    match status.code() {
+        Code::NotFound | Code::InvalidArgument | Code::FailedPrecondition => {
+            SwitchoverError::NotTaken(status.message().to_owned())
+        }
+        Code::Unimplemented => {
+            SwitchoverError::NotTaken("it is older than this program; deploy the shard anew".to_owned())
+        }
+        Code::Unavailable => {
+            StatusError::Call { pod: shard.pod.clone(), message: status.message().to_owned() }.into()
+        }
+        _ => shard.call_failed(status).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet_proto::shard::v1::{ClusterSummary, Condition};
+    use prost_types::Timestamp;
+
+    use super::*;
+
+    fn answered(outcome: &str, seconds: i64) -> AnsweredRequest {
+        AnsweredRequest {
+            kind: KIND.to_owned(),
+            outcome: outcome.to_owned(),
+            message: "orders-2 is behind".to_owned(),
+            answered_at: Some(Timestamp { seconds, nanos: 0 }),
+            ..AnsweredRequest::default()
+        }
+    }
+
+    fn options() -> SwitchoverOptions {
+        SwitchoverOptions {
+            cluster: "orders".to_owned(),
+            to: None,
+            namespace: None,
+            timeout: Duration::from_secs(1),
+            context: None,
+            kubeconfig: None,
+        }
+    }
+
+    #[test]
+    fn the_answer_to_an_earlier_request_is_none_to_this_one() {
+        let options = options();
+        let progress = |asked, before| Progress {
+            options: &options,
+            namespace: "tenant-a".to_owned(),
+            since: Instant::now(),
+            asked,
+            before,
+            last: None,
+        };
+        let same = answered(DONE, 1);
+        assert!(!progress(false, None).is_new(&same), "nothing was asked for yet");
+        assert!(!progress(true, Some(same.clone())).is_new(&same));
+        assert!(progress(true, Some(same)).is_new(&answered(DONE, 2)));
+        assert!(progress(true, None).is_new(&answered(DONE, 1)));
+    }
+
+    #[test]
+    fn a_refusal_ends_with_its_reason() {
+        let options = options();
+        let progress = Progress {
+            options: &options,
+            namespace: "tenant-a".to_owned(),
+            since: Instant::now(),
+            asked: true,
+            before: None,
+            last: None,
+        };
+        let mut printed = Vec::new();
+        let refused = progress.end(&mut printed, answered("Refused", 1)).unwrap_err();
+        assert_eq!(refused.to_string(), "refused, and nothing was changed: orders-2 is behind");
+        progress.end(&mut printed, answered(DONE, 1)).unwrap();
+        assert!(String::from_utf8(printed).unwrap().ends_with(" s  orders-2 is behind\n"));
+    }
+
+    #[test]
+    fn a_step_says_the_term_the_phase_and_what_is_done() {
+        let cluster = ClusterStatus {
+            summary: Some(ClusterSummary {
+                phase: "Healthy".to_owned(),
+                term: 3,
+                ..ClusterSummary::default()
+            }),
+            conditions: vec![Condition {
+                r#type: "Progressing".to_owned(),
+                message: "orders-0 takes writes".to_owned(),
+                ..Condition::default()
+            }],
+            ..ClusterStatus::default()
+        };
+        assert_eq!(step(&cluster), "term 3, Healthy: orders-0 takes writes");
+    }
+}

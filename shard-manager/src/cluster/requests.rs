@@ -1,0 +1,170 @@
+//! Requests of people: annotations of the MySQLCluster, each of which is done once.
+//!
+//! A request is carried out or refused, then its annotation is taken off; what became of it is in
+//! `status.answeredRequests` and in an event. What is decided about it is decided by `fleet-topology`.
+//!
+//! | annotation | value | what it asks for |
+//! |---|---|---|
+//! | `mysqlfleet.io/switchover` | a pod of the cluster, or `any` | another primary |
+//!
+//! A shard may die at any point. So what it has begun is written into the annotation before it is begun: whoever goes
+//! on sees by the record what has become of it, and neither repeats it nor tries for ever.
+
+use fleet_api::{
+    names,
+    v1::{AnsweredRequest, MySQLCluster, RequestKind, RequestOutcome},
+};
+use fleet_runtime::apply::{Applier, ApplyError};
+use fleet_topology::{Fulfilment, InstanceId, Term, Wish};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::status;
+
+/// The value that asks for any other primary.
+pub const ANY: &str = "any";
+/// What stands between the pod and the term of a handover that was begun.
+const BEGUN: &str = " in term ";
+/// How much of a value that can't be read is repeated.
+const REPEATED: usize = 60;
+
+/// A request that is answered, and the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What was asked for.
+    pub kind: RequestKind,
+    /// The value of the annotation, for people.
+    pub asked: String,
+    /// Whether it was done.
+    pub outcome: RequestOutcome,
+    /// What was done, or why nothing was.
+    pub message: String,
+}
+
+impl Answer {
+    /// The reason of the event that tells of it.
+    pub const fn reason(&self) -> &'static str {
+        match (self.kind, self.outcome) {
+            (RequestKind::Switchover, RequestOutcome::Done) => "SwitchoverDone",
+            (RequestKind::Switchover, RequestOutcome::Refused) => "SwitchoverRefused",
+        }
+    }
+}
+
+/// The annotation of a kind of request.
+pub const fn annotation(kind: RequestKind) -> &'static str {
+    match kind {
+        RequestKind::Switchover => names::ANNOTATION_SWITCHOVER,
+    }
+}
+
+/// The primary that a person asks for, or why the annotation makes no sense.
+pub fn wish(cluster: &MySQLCluster) -> Option<Result<Wish, Answer>> {
+    let value = cluster.annotations().get(names::ANNOTATION_SWITCHOVER)?;
+    Some(parse(&cluster.name_any(), value).map_err(|message| Answer {
+        kind: RequestKind::Switchover,
+        asked: shortened(value),
+        outcome: RequestOutcome::Refused,
+        message,
+    }))
+}
+
+/// Reads the value of the annotation for switchovers.
+pub fn parse(cluster: &str, value: &str) -> Result<Wish, String> {
+    let instance = |pod: &str| names::ordinal(cluster, pod).map(InstanceId);
+    let begun = || {
+        let (pod, term) = value.split_once(BEGUN)?;
+        Some(Wish::Begun { to: instance(pod)?, term: Term(term.parse().ok()?) })
+    };
+    let wish = if value == ANY { Some(Wish::Any) } else { instance(value).map(Wish::To).or_else(begun) };
+    wish.ok_or_else(|| {
+        format!(
+            "{} is {:?}, which is no pod of the cluster: name one, such as {}, or {ANY}",
+            names::ANNOTATION_SWITCHOVER,
+            shortened(value),
+            names::pod(cluster, 1)
+        )
+    })
+}
+
+/// What there is to answer once the wish was decided on; nothing while it goes on.
+pub fn answer(cluster: &str, wish: Wish, fulfilment: &Fulfilment) -> Option<Answer> {
+    let asked = match wish {
+        Wish::Any => ANY.to_owned(),
+        Wish::To(to) | Wish::Begun { to, .. } => names::pod(cluster, to.0),
+    };
+    let (outcome, message) = match fulfilment {
+        Fulfilment::Waits | Fulfilment::UnderWay { .. } => return None,
+        Fulfilment::Done(primary) => (
+            RequestOutcome::Done,
+            format!("{} is the primary and takes writes", names::pod(cluster, primary.0)),
+        ),
+        Fulfilment::Refused(reason) => (RequestOutcome::Refused, status::with_pods(cluster, reason)),
+    };
+    Some(Answer { kind: RequestKind::Switchover, asked, outcome, message })
+}
+
+/// Writes down that a handover begins for the wish, unless the cluster has changed since it was read. Sends nothing if
+/// that is written down already.
+pub async fn take_up(
+    applier: &Applier,
+    cluster: MySQLCluster,
+    to: InstanceId,
+    term: Term,
+) -> Result<MySQLCluster, ApplyError> {
+    let value = format!("{}{BEGUN}{term}", names::pod(&cluster.name_any(), to.0));
+    if cluster.annotations().get(names::ANNOTATION_SWITCHOVER) == Some(&value) {
+        return Ok(cluster);
+    }
+    annotate(applier, &cluster, names::ANNOTATION_SWITCHOVER, Some(&value)).await
+}
+
+/// Puts a request on the cluster, unless the cluster has changed since it was read.
+pub async fn ask(
+    applier: &Applier,
+    cluster: &MySQLCluster,
+    kind: RequestKind,
+    value: &str,
+) -> Result<MySQLCluster, ApplyError> {
+    annotate(applier, cluster, annotation(kind), Some(value)).await
+}
+
+/// Keeps the answer in the status and takes the annotation off, unless the cluster has changed since it was read.
+///
+/// In this order: a shard that dies in between finds the request again, and the record tells it the same.
+pub async fn settle(
+    applier: &Applier,
+    cluster: &MySQLCluster,
+    answer: &Answer,
+    now: Timestamp,
+) -> Result<MySQLCluster, ApplyError> {
+    let before =
+        cluster.status.as_ref().map(|status| status.answered_requests.as_slice()).unwrap_or_default();
+    let others = before.iter().filter(|other| other.kind != answer.kind).cloned();
+    let Answer { kind, asked, outcome, message } = answer.clone();
+    let answered = AnsweredRequest { kind, asked, outcome, message, answered_at: MicroTime(now) };
+    let all: Vec<_> = others.chain([answered]).collect();
+    let told = applier.patch_status(cluster, &json!({ "answeredRequests": all })).await?;
+    annotate(applier, &told, annotation(answer.kind), None).await
+}
+
+async fn annotate(
+    applier: &Applier,
+    cluster: &MySQLCluster,
+    annotation: &str,
+    value: Option<&str>,
+) -> Result<MySQLCluster, ApplyError> {
+    applier.merge(cluster, &json!({ "metadata": { "annotations": { annotation: value } } })).await
+}
+
+fn shortened(value: &str) -> String {
+    if value.chars().count() <= REPEATED {
+        return value.to_owned();
+    }
+    value.chars().take(REPEATED).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use std::time::Duration;
+
+use fleet_runtime::lease::Gate;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use serde_json::Value;
+use tower_test::mock::{self, Handle};
+
+use super::*;
+
+type Server = Handle<Request<Body>, Response<Body>>;
+
+fn cluster(switchover: &str, version: &str) -> MySQLCluster {
+    serde_json::from_value(json!({
+        "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster",
+        "metadata": {
+            "name": "orders", "namespace": "tenant-a", "resourceVersion": version,
+            "annotations": {names::ANNOTATION_SWITCHOVER: switchover, "team": "shop"},
+        },
+        "spec": {"version": "9.7", "storage": {"size": "1Gi"}},
+    }))
+    .unwrap()
+}
+
+/// A writer, and the API server that it talks to.
+fn applier() -> (Applier, Server) {
+    let (service, server) = mock::pair();
+    (Applier::new(Client::new(service, "tenant-a"), Gate::always_open()), server)
+}
+
+/// Answers one request with an object; returns its path and its body.
+async fn serve(server: &mut Server, code: u16, answer: &Value) -> (String, Value) {
+    let next = tokio::time::timeout(Duration::from_secs(5), server.next_request());
+    let (request, send) = next.await.expect("no request was sent").unwrap();
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    send.send_response(
+        Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap(),
+    );
+    (parts.uri.path().to_owned(), serde_json::from_slice(&body).unwrap())
+}
+
+#[test]
+fn only_a_pod_of_the_cluster_any_or_what_was_begun_is_a_wish() {
+    for (value, wish) in [
+        ("any", Wish::Any),
+        ("orders-0", Wish::To(InstanceId(0))),
+        ("orders-12", Wish::To(InstanceId(12))),
+        ("orders-2 in term 7", Wish::Begun { to: InstanceId(2), term: Term(7) }),
+    ] {
+        assert_eq!(parse("orders", value), Ok(wish), "{value}");
+    }
+    let long = "x".repeat(10_000);
+    for value in
+        ["", " ", "Any", "orders", "orders-", "orders-01", "invoices-1", "1", "orders-1 in term x", &long]
+    {
+        let refusal = parse("orders", value).unwrap_err();
+        assert!(
+            refusal.contains("mysqlfleet.io/switchover") && refusal.contains("orders-1, or any"),
+            "{refusal}"
+        );
+        assert!(refusal.contains(value.get(..4).unwrap_or(value)) && refusal.len() < 300, "{refusal}");
+    }
+}
+
+#[test]
+fn a_wish_is_answered_once_it_is_over_with_names_that_people_use() {
+    let to = InstanceId(2);
+    for goes_on in [Fulfilment::Waits, Fulfilment::UnderWay { to, term: Term(2) }] {
+        assert_eq!(answer("orders", Wish::Any, &goes_on), None);
+    }
+    let done = answer("orders", Wish::Begun { to, term: Term(2) }, &Fulfilment::Done(to)).unwrap();
+    assert_eq!((done.reason(), done.asked.as_str()), ("SwitchoverDone", "orders-2"));
+    let refusal = Fulfilment::Refused("instance 2 is behind".to_owned());
+    let refused = answer("orders", Wish::Any, &refusal).unwrap();
+    assert_eq!((refused.reason(), refused.asked.as_str()), ("SwitchoverRefused", "any"));
+    assert_eq!(refused.message, "orders-2 is behind");
+}
+
+#[tokio::test]
+async fn what_is_begun_is_written_down_once_and_guarded() {
+    let (applier, mut server) = applier();
+    let (to, term) = (InstanceId(2), Term(7));
+    let after = cluster("orders-2 in term 7", "8");
+    let answer = serde_json::to_value(&after).unwrap();
+    let (taken_up, (path, body)) =
+        tokio::join!(take_up(&applier, cluster("any", "7"), to, term), serve(&mut server, 200, &answer));
+    assert_eq!(taken_up.unwrap(), after);
+    assert!(path.ends_with("/mysqlclusters/orders"), "{path}");
+    assert_eq!(
+        body,
+        json!({"metadata": {
+            "resourceVersion": "7", "annotations": {"mysqlfleet.io/switchover": "orders-2 in term 7"},
+        }})
+    );
+    // Nothing is sent: nobody would answer.
+    let again =
+        tokio::time::timeout(Duration::from_secs(5), take_up(&applier, after.clone(), to, term)).await;
+    assert_eq!(again.unwrap().unwrap(), after);
+}
+
+#[tokio::test]
+async fn an_answer_is_kept_before_the_annotation_is_taken_off() {
+    let (applier, mut server) = applier();
+    let answer = Answer {
+        kind: RequestKind::Switchover,
+        asked: "any".to_owned(),
+        outcome: RequestOutcome::Refused,
+        message: "no".to_owned(),
+    };
+    let asked = cluster("any", "7");
+    let told = serde_json::to_value(cluster("any", "8")).unwrap();
+    let answers = async {
+        let first = serve(&mut server, 200, &told).await;
+        (first, serve(&mut server, 200, &told).await)
+    };
+    let (settled, (first, second)) =
+        tokio::join!(settle(&applier, &asked, &answer, Timestamp::UNIX_EPOCH), answers);
+    settled.unwrap();
+    assert!(first.0.ends_with("/mysqlclusters/orders/status"), "{first:?}");
+    assert_eq!(first.1["metadata"]["resourceVersion"], "7");
+    let kept = &first.1["status"]["answeredRequests"];
+    assert_eq!((&kept[0]["kind"], &kept[0]["outcome"]), (&json!("Switchover"), &json!("Refused")));
+    assert!(second.0.ends_with("/mysqlclusters/orders"), "{second:?}");
+    assert_eq!(
+        second.1,
+        json!({"metadata": {"resourceVersion": "8", "annotations": {"mysqlfleet.io/switchover": null}}})
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_was_changed_meanwhile_is_not_taken_off() {
+    let (applier, mut server) = applier();
+    let asked = cluster("any", "7");
+    let wish = parse("orders", "any").unwrap();
+    let answer = answer("orders", wish, &Fulfilment::Done(InstanceId(1))).unwrap();
+    let conflict =
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409});
+    let (settled, _) = tokio::join!(
+        settle(&applier, &asked, &answer, Timestamp::UNIX_EPOCH),
+        serve(&mut server, 409, &conflict)
+    );
+    assert!(settled.unwrap_err().is_conflict());
+}
