@@ -19,6 +19,9 @@ pub const ANNOTATION_CLUSTER_UID: &str = "mysqlfleet.io/cluster-uid";
 /// Annotation of a MySQLCluster that asks for another primary: a pod of the cluster, or `any`. The shard takes it
 /// off once that is done or refused.
 pub const ANNOTATION_SWITCHOVER: &str = "mysqlfleet.io/switchover";
+/// Annotation of a MySQLCluster that gives up what a pod of it holds and the primary does not: its data are replaced
+/// by a copy. The shard takes it off once that is done or refused.
+pub const ANNOTATION_REBUILD: &str = "mysqlfleet.io/rebuild";
 
 /// Port of MySQL's protocol.
 pub const PORT_MYSQL: u16 = 3306;

@@ -277,3 +277,38 @@ async fn the_primary_and_one_acker_are_lost_at_once() {
     let rows = tenant.sql(ORDERS, &acker, &host, UserRole::Reader, "SELECT COUNT(*) FROM shop.two").await;
     assert_eq!(rows.unwrap(), "1");
 }
+
+/// What `FLUSH TABLES` writes to the binary log is a transaction, also on a replica that takes no writes.
+#[tokio::test]
+async fn an_errant_instance_is_left_alone_until_a_person_has_it_rebuilt() {
+    let (stage, tenant, before) = healthy().await;
+    let primary = primary_of(&before);
+    let errant = (0..3).map(|ordinal| names::pod(ORDERS, ordinal)).find(|pod| *pod != primary).unwrap();
+    let host = names::instance_host(NAMESPACE, ORDERS, &errant);
+    let uuid =
+        tenant.sql(ORDERS, &errant, &host, UserRole::Admin, "SELECT @@server_uuid; FLUSH TABLES").await;
+    let uuid = uuid.unwrap();
+    let cluster = tenant.wait_for(ORDERS, ConditionType::Healthy, "False", SOON).await.unwrap();
+    let status = cluster.status.unwrap();
+    let said = status.instances.iter().find(|instance| instance.name == errant).unwrap();
+    let message = said.message.clone().unwrap_or_default();
+    assert!(message.contains(&uuid) && message.contains("left alone"), "{message}");
+
+    let refusal = rebuild(&stage, &tenant, &primary).await.unwrap_err().to_string();
+    assert!(refusal.contains("is the primary"), "{refusal}");
+    let told = rebuild(&stage, &tenant, &errant).await.unwrap();
+    assert!(told.contains("has a copy in place of its data"), "{told}");
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    let held = tenant.sql(ORDERS, &errant, &host, UserRole::Reader, "SELECT @@gtid_executed").await.unwrap();
+    assert!(!held.contains(&uuid), "{held}");
+    let kept = ["sh", "-c", "cat /fleet/archive/*/gtids"];
+    let kept = e2e::kubernetes::exec(&tenant.client, NAMESPACE, &errant, "mysqld", &kept).await.unwrap();
+    assert!(kept.contains(&uuid), "{kept}");
+}
+
+async fn rebuild(stage: &Stage, tenant: &Tenant, pod: &str) -> Result<String> {
+    let mut plugin = e2e::command::command(stage.programs.program("kubectl-fleet"));
+    plugin.args(["instance", "rebuild", ORDERS, pod, "--namespace", &tenant.namespace, "--timeout", "120s"]);
+    plugin.arg("--kubeconfig").arg(stage.cluster.kubeconfig());
+    e2e::command::finish(&mut plugin).await
+}

@@ -11,8 +11,8 @@ use jiff::SignedDuration;
 
 use crate::{
     render::{self, PullPolicy, RenderOptions},
+    request::{self, RequestError, RequestOptions, What},
     status::{self, Format, StatusError, StatusOptions},
-    switchover::{self, SwitchoverError, SwitchoverOptions},
 };
 
 /// Asks and deploys the shards of mysql-fleet.
@@ -32,6 +32,17 @@ enum Command {
     Status(StatusArgs),
     /// Make another instance of a MySQL cluster its primary, and wait for it
     Switchover(SwitchoverArgs),
+    /// Work with one instance of a MySQL cluster
+    #[command(subcommand)]
+    Instance(Instance),
+}
+
+#[derive(Debug, Subcommand)]
+enum Instance {
+    /// Give up what an instance holds and the primary does not, and wait until its data are a copy
+    ///
+    /// The binary logs with those transactions are kept for 7 days, in fleet/archive on the instance's volume.
+    Rebuild(RebuildArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -95,6 +106,25 @@ struct SwitchoverArgs {
     /// Pod that is to be the primary [default: the one in sync that lacks the least]
     #[arg(long, value_name = "POD")]
     to: Option<String>,
+    #[command(flatten)]
+    request: RequestArgs,
+}
+
+#[derive(Debug, Args)]
+struct RebuildArgs {
+    /// The MySQLCluster
+    #[arg(value_name = "CLUSTER")]
+    cluster: String,
+    /// The instance's pod
+    #[arg(value_name = "POD")]
+    pod: String,
+    #[command(flatten)]
+    request: RequestArgs,
+}
+
+/// Of whom something is asked, and for how long.
+#[derive(Debug, Args)]
+struct RequestArgs {
     /// The tenant namespace [default: the one of the kubeconfig's context]
     #[arg(long, short, env = "FLEET_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
     namespace: Option<String>,
@@ -122,9 +152,9 @@ pub enum CliError {
     /// The shard can't be asked.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// Another primary was asked for, and there is none.
+    /// What was asked for was not done.
     #[error(transparent)]
-    Switchover(#[from] SwitchoverError),
+    Request(#[from] RequestError),
     /// The objects can't be written as YAML.
     #[error("can't write the objects as YAML: {0}")]
     Yaml(#[from] serde_yaml_ng::Error),
@@ -137,7 +167,7 @@ impl CliError {
     /// 2 where an argument has to be changed, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Status(error) | Self::Switchover(SwitchoverError::Shard(error)) if error.is_usage() => 2,
+            Self::Status(error) | Self::Request(RequestError::Shard(error)) if error.is_usage() => 2,
             _ => 1,
         }
     }
@@ -156,7 +186,14 @@ impl Cli {
                 }
             }
             Command::Status(args) => Ok(status::run(&args.into(), &mut io::stdout()).await?),
-            Command::Switchover(args) => Ok(switchover::run(&args.into(), &mut io::stdout()).await?),
+            Command::Switchover(SwitchoverArgs { cluster, to, request }) => {
+                let options = request.of(cluster, What::Switchover { to });
+                Ok(request::run(&options, &mut io::stdout()).await?)
+            }
+            Command::Instance(Instance::Rebuild(RebuildArgs { cluster, pod, request })) => {
+                let options = request.of(cluster, What::Rebuild { pod });
+                Ok(request::run(&options, &mut io::stdout()).await?)
+            }
         }
     }
 }
@@ -181,10 +218,10 @@ impl From<StatusArgs> for StatusOptions {
     }
 }
 
-impl From<SwitchoverArgs> for SwitchoverOptions {
-    fn from(args: SwitchoverArgs) -> Self {
-        let SwitchoverArgs { cluster, to, namespace, timeout, context, kubeconfig } = args;
-        Self { cluster, to, namespace, timeout, context, kubeconfig }
+impl RequestArgs {
+    fn of(self, cluster: String, what: What) -> RequestOptions {
+        let Self { namespace, timeout, context, kubeconfig } = self;
+        RequestOptions { cluster, what, namespace, timeout, context, kubeconfig }
     }
 }
 
@@ -243,6 +280,7 @@ mod tests {
             (&["kubectl-fleet", "switchover", "orders", "--timeout", "soon"], "--timeout", "soon"),
             (&["kubectl-fleet", "switchover", "orders", "--timeout", "0s"], "--timeout", "0s"),
             (&["kubectl-fleet", "switchover", "orders", "-n", "A"], "--namespace", "A"),
+            (&["kubectl-fleet", "instance", "rebuild", "orders", "orders-1", "-n", "A"], "--namespace", "A"),
             (&["kubectl-fleet", "status", "-n", "a", "-n", "b"], "--namespace", "multiple times"),
         ] {
             let text = refused(arguments);

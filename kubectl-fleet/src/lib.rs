@@ -1,9 +1,9 @@
 //! The kubectl plugin of mysql-fleet: `kubectl fleet`.
 //!
-//! [`render`] is a pure function and is used as a library too; [`status`] and [`switchover`] talk to a
+//! [`render`] is a pure function and is used as a library too; [`status`] and [`request`] talk to a
 //! cluster.
 
 pub mod cli;
 pub mod render;
+pub mod request;
 pub mod status;
-pub mod switchover;

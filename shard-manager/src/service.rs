@@ -7,8 +7,8 @@ use std::pin::Pin;
 
 use fleet_proto::shard::v1::{
     GetShardStatusRequest, GetShardStatusResponse, ListClustersRequest, ListClustersResponse,
-    RequestSwitchoverRequest, RequestSwitchoverResponse, WatchShardStatusRequest, WatchShardStatusResponse,
-    shard_service_server::ShardService,
+    RequestRebuildRequest, RequestRebuildResponse, RequestSwitchoverRequest, RequestSwitchoverResponse,
+    WatchShardStatusRequest, WatchShardStatusResponse, shard_service_server::ShardService,
 };
 use fleet_runtime::{grpc::require_role, tls::Role};
 use futures::{Stream, StreamExt as _, stream};
@@ -93,5 +93,16 @@ impl ShardService for Service {
         let RequestSwitchoverRequest { cluster, to } = request.into_inner();
         self.requester.switchover(&cluster, &to).await?;
         Ok(Response::new(RequestSwitchoverResponse {}))
+    }
+
+    async fn request_rebuild(
+        &self,
+        request: Request<RequestRebuildRequest>,
+    ) -> Result<Response<RequestRebuildResponse>, Status> {
+        require_role(&request, self.state.namespace(), ALLOWED)?;
+        request::of_leader(self.state.pod(), self.state.leads())?;
+        let RequestRebuildRequest { cluster, pod } = request.into_inner();
+        self.requester.rebuild(&cluster, &pod).await?;
+        Ok(Response::new(RequestRebuildResponse {}))
     }
 }

@@ -20,13 +20,15 @@ pub mod quorum;
 pub mod term;
 
 pub use decide::decide;
-pub use decide::decision::{Action, Decision, Fulfilment, InstanceVerdict, Order, Role, Standing, Traffic};
+pub use decide::decision::{
+    Action, Decision, Fulfilment, InstanceVerdict, Order, Rebuilding, Role, Standing, Traffic,
+};
 pub use decide::state::State;
 pub use gtid::{GtidSet, ParseGtidSetError, ServerUuid};
 pub use observe::{
     AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
-    InstanceView, Observed, PodState, ProcessState, ReplicationFacts, ServerFacts, Stage, TermRecord,
-    ThreadState, Wish,
+    InstanceView, Observed, PodState, ProcessState, Rebuild, ReplicationFacts, ServerFacts, Stage,
+    TermRecord, ThreadState, Wish,
 };
 pub use quorum::{Quorum, QuorumError};
 pub use term::Term;

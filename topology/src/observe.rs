@@ -195,6 +195,16 @@ pub enum Wish {
     },
 }
 
+/// A person's choice to give up what an instance holds and its primary does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rebuild {
+    /// Which instance.
+    pub instance: InstanceId,
+    /// Whether its data may have been given up for this already
+    /// ([`Rebuilding::UnderWay`](crate::Rebuilding)).
+    pub begun: bool,
+}
+
 /// Everything a decision about one cluster is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterView {
@@ -206,6 +216,8 @@ pub struct ClusterView {
     pub paused: bool,
     /// The primary that a person asks for, if any does.
     pub wanted_primary: Option<Wish>,
+    /// The instance that a person wants rebuilt, if any does.
+    pub rebuild: Option<Rebuild>,
     /// What is promised about acknowledged commits.
     pub durability: Durability,
     /// The record of the current term, as last read.

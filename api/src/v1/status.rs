@@ -123,6 +123,8 @@ pub struct AnsweredRequest {
 pub enum RequestKind {
     /// Another primary.
     Switchover,
+    /// A copy in place of the data of an instance that holds what the primary does not.
+    Rebuild,
 }
 
 /// What became of a request.

@@ -38,7 +38,9 @@ use fleet_runtime::{
     controller::Reconcile,
     error::{Classified, ErrorClass},
 };
-use fleet_topology::{CatchingUp, Decision, Fulfilment, InstanceId, Stage, State, TermRecord, Wish, decide};
+use fleet_topology::{
+    CatchingUp, Decision, Fulfilment, InstanceId, Rebuilding, Stage, State, TermRecord, decide,
+};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
 use tokio::sync::{Mutex, watch};
@@ -104,8 +106,8 @@ struct Decided {
     found: Dereferenced,
     decision: Decision,
     details: BTreeMap<u32, Detail>,
-    /// What a person is to be told of a request.
-    answer: Option<Answer>,
+    /// What people are to be told of their requests.
+    answers: Vec<Answer>,
 }
 
 impl Reconcile<MySQLCluster> for Reconciler {
@@ -153,24 +155,32 @@ impl Reconciler {
         let found = dereference::dereference(cluster, &self.stores, keys)?;
         self.hold_connections(&name, &found.children);
         let mut cluster = self.up_to_date(cluster.clone(), &uid).await?;
-        let mut answer = None;
+        let mut answers: Vec<Answer> = Vec::new();
         for _ in 0..MAX_RECORDS {
-            let wish = requests::wish(&cluster);
+            let requests = requests::requests(&cluster);
             let catching_up = self.memory.lock().await.entry(uid.clone()).or_default().catching_up.clone();
             let sighting = |pod: &str| self.agents.sighting(&name, pod);
             let Observation { view, details } =
-                observe::observe(&cluster, &found.children, sighting, catching_up, wish_of(wish.as_ref()))?;
+                observe::observe(&cluster, &found.children, sighting, catching_up, &requests)?;
             let decision = decide(&view);
             self.agents.attend(&name, waits_for_positions(&view.record, &decision));
             // The first answer has the reason: after the record that gives a handover up, only that it was.
-            answer = answer.or_else(|| answer_of(&name, wish, decision.wish.as_ref()));
+            for answer in requests.answers(&name, &decision) {
+                if answers.iter().all(|first| first.kind != answer.kind) {
+                    answers.push(answer);
+                }
+            }
             let mut memory = self.memory.lock().await;
             memory.entry(uid.clone()).or_default().catching_up.clone_from(&decision.catching_up);
             drop(memory);
             let Some(record) = decision.record else {
                 // Before traffic goes there: what was written to it must never be taken for nothing.
                 cluster = self.publisher.remember_opened(cluster, decision.opened).await?;
-                return Ok(Decided { cluster, found, decision, details, answer });
+                // Before the order, after which there may be nothing left to tell it by.
+                if decision.rebuilding == Some(Rebuilding::UnderWay) {
+                    cluster = requests::take_up_rebuild(&self.applier, cluster, requests.rebuild).await?;
+                }
+                return Ok(Decided { cluster, found, decision, details, answers });
             };
             if let Some(Fulfilment::UnderWay { to, term }) = decision.wish {
                 cluster = requests::take_up(&self.applier, cluster, to, term).await?;
@@ -214,12 +224,12 @@ impl Reconciler {
 
     /// Build, apply, status.
     async fn act(&self, decided: &Decided) -> Result<Action, ReconcileError> {
-        let Decided { cluster, found, decision, details, answer } = decided;
+        let Decided { cluster, found, decision, details, answers } = decided;
         let name = cluster.name_any();
         // Orders first, and whatever becomes of the objects: a role is worth more than a Service.
         orders::send(&self.agents, &self.namespace, &name, decision);
         let applied = self.bring_about(cluster, found, decision, &unable(details)).await;
-        let cluster = &self.answer(cluster, answer.as_ref()).await?;
+        let cluster = &self.answer(cluster, answers).await?;
         let text = applied.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let outcome = match &applied {
             Ok(applied) => Outcome::Succeeded(applied),
@@ -235,16 +245,18 @@ impl Reconciler {
         Ok(Action::requeue(if settled { RESYNC } else { RESYNC_UNSETTLED }))
     }
 
-    /// Answers a request, if there is one to answer; returns the cluster as it is then.
+    /// Answers the requests that there are to answer; returns the cluster as it is then.
     async fn answer(
         &self,
         cluster: &MySQLCluster,
-        answer: Option<&Answer>,
+        answers: &[Answer],
     ) -> Result<MySQLCluster, ReconcileError> {
-        let Some(answer) = answer else { return Ok(cluster.clone()) };
-        let settled = requests::settle(&self.applier, cluster, answer, Timestamp::now()).await?;
-        self.publisher.tell_of_answer(&settled, answer);
-        Ok(settled)
+        let mut cluster = cluster.clone();
+        for answer in answers {
+            cluster = requests::settle(&self.applier, &cluster, answer, Timestamp::now()).await?;
+            self.publisher.tell_of_answer(&cluster, answer);
+        }
+        Ok(cluster)
     }
 
     async fn bring_about(
@@ -313,23 +325,6 @@ impl Reconciler {
 fn waits_for_positions(record: &TermRecord, decision: &Decision) -> bool {
     let hands_over = |record: &TermRecord| matches!(record.stage, Stage::Handover { .. });
     hands_over(record) || decision.record.as_ref().is_some_and(hands_over)
-}
-
-/// The wish that is decided on: one that makes no sense is none.
-fn wish_of(wish: Option<&Result<Wish, Answer>>) -> Option<Wish> {
-    wish.and_then(|wish| wish.as_ref().ok()).copied()
-}
-
-/// What there is to answer a person who has made a wish.
-fn answer_of(
-    cluster: &str,
-    wish: Option<Result<Wish, Answer>>,
-    fulfilment: Option<&Fulfilment>,
-) -> Option<Answer> {
-    match wish? {
-        Ok(wish) => requests::answer(cluster, wish, fulfilment?),
-        Err(refusal) => Some(refusal),
-    }
 }
 
 /// Whether a status has a record that does not follow from the one that was written last.

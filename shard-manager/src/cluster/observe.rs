@@ -10,12 +10,12 @@ use fleet_proto::agent::v1 as proto;
 use fleet_topology::{
     AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
     InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts, ServerFacts, Stage, Term,
-    TermRecord, ThreadState, Wish,
+    TermRecord, ThreadState,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 
-use super::{dereference::Children, pod_problem};
+use super::{dereference::Children, pod_problem, requests::Requests};
 use crate::agents::Sighting;
 
 /// Everything observed about a cluster.
@@ -57,7 +57,7 @@ pub fn observe(
     children: &Children,
     sighting: impl Fn(&str) -> Sighting,
     catching_up: Vec<CatchingUp>,
-    wish: Option<Wish>,
+    requests: &Requests,
 ) -> Result<Observation, ObserveError> {
     let name = cluster.name_any();
     let replicas = u32::try_from(cluster.spec.replicas).unwrap_or_default();
@@ -94,7 +94,8 @@ pub fn observe(
         replicas,
         offline: cluster.spec.offline,
         paused: cluster.spec.paused.clustering,
-        wanted_primary: wish,
+        wanted_primary: requests.wish,
+        rebuild: requests.rebuild,
         durability: match cluster.spec.durability {
             v1::Durability::Strict => Durability::Strict,
             v1::Durability::Relaxed => Durability::Relaxed,
@@ -370,7 +371,8 @@ mod tests {
         ]));
         let unseen =
             |_: &str| Sighting { facts: None, unknown_for: std::time::Duration::ZERO, problem: None };
-        let Observation { view, .. } = observe(&cluster, &children, unseen, Vec::new(), None).unwrap();
+        let Observation { view, .. } =
+            observe(&cluster, &children, unseen, Vec::new(), &Requests::default()).unwrap();
         let seen: Vec<_> = view
             .instances
             .iter()

@@ -6,6 +6,7 @@
 //! | annotation | value | what it asks for |
 //! |---|---|---|
 //! | `mysqlfleet.io/switchover` | a pod of the cluster, or `any` | another primary |
+//! | `mysqlfleet.io/rebuild` | a pod of the cluster | a copy in place of its data, which hold what the primary does not |
 //!
 //! A shard may die at any point. So what it has begun is written into the annotation before it is begun: whoever goes
 //! on sees by the record what has become of it, and neither repeats it nor tries for ever.
@@ -15,7 +16,7 @@ use fleet_api::{
     v1::{AnsweredRequest, MySQLCluster, RequestKind, RequestOutcome},
 };
 use fleet_runtime::apply::{Applier, ApplyError};
-use fleet_topology::{Fulfilment, InstanceId, Term, Wish};
+use fleet_topology::{Decision, Fulfilment, InstanceId, Rebuild, Rebuilding, Term, Wish};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt as _;
@@ -27,6 +28,8 @@ use super::status;
 pub const ANY: &str = "any";
 /// What stands between the pod and the term of a handover that was begun.
 const BEGUN: &str = " in term ";
+/// What stands after the pod once its rebuilding was begun.
+const GIVEN_UP: &str = " begun";
 /// How much of a value that can't be read is repeated.
 const REPEATED: usize = 60;
 
@@ -49,6 +52,8 @@ impl Answer {
         match (self.kind, self.outcome) {
             (RequestKind::Switchover, RequestOutcome::Done) => "SwitchoverDone",
             (RequestKind::Switchover, RequestOutcome::Refused) => "SwitchoverRefused",
+            (RequestKind::Rebuild, RequestOutcome::Done) => "RebuildDone",
+            (RequestKind::Rebuild, RequestOutcome::Refused) => "RebuildRefused",
         }
     }
 }
@@ -57,18 +62,55 @@ impl Answer {
 pub const fn annotation(kind: RequestKind) -> &'static str {
     match kind {
         RequestKind::Switchover => names::ANNOTATION_SWITCHOVER,
+        RequestKind::Rebuild => names::ANNOTATION_REBUILD,
     }
 }
 
-/// The primary that a person asks for, or why the annotation makes no sense.
-pub fn wish(cluster: &MySQLCluster) -> Option<Result<Wish, Answer>> {
-    let value = cluster.annotations().get(names::ANNOTATION_SWITCHOVER)?;
-    Some(parse(&cluster.name_any(), value).map_err(|message| Answer {
-        kind: RequestKind::Switchover,
-        asked: shortened(value),
-        outcome: RequestOutcome::Refused,
-        message,
-    }))
+/// What people ask for, and what they are to be told of it at once: that it makes no sense.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// The primary that is asked for.
+    pub wish: Option<Wish>,
+    /// The instance that is to be rebuilt.
+    pub rebuild: Option<Rebuild>,
+    /// Refusals of what can't be read.
+    pub unread: Vec<Answer>,
+}
+
+/// Reads the requests of a cluster.
+pub fn requests(cluster: &MySQLCluster) -> Requests {
+    let name = cluster.name_any();
+    let mut unread = Vec::new();
+    let wish = read(cluster, RequestKind::Switchover, &mut unread, |value| parse(&name, value));
+    let rebuild = read(cluster, RequestKind::Rebuild, &mut unread, |value| parse_rebuild(&name, value));
+    Requests { wish, rebuild, unread }
+}
+
+fn read<T>(
+    cluster: &MySQLCluster,
+    kind: RequestKind,
+    unread: &mut Vec<Answer>,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    let value = cluster.annotations().get(annotation(kind))?;
+    let refuse = |message| {
+        unread.push(Answer { kind, asked: shortened(value), outcome: RequestOutcome::Refused, message });
+    };
+    parse(value).map_err(refuse).ok()
+}
+
+/// Reads the value of the annotation for rebuilding.
+pub fn parse_rebuild(cluster: &str, value: &str) -> Result<Rebuild, String> {
+    let (pod, begun) = value.strip_suffix(GIVEN_UP).map_or((value, false), |pod| (pod, true));
+    let instance = names::ordinal(cluster, pod).map(InstanceId);
+    instance.map(|instance| Rebuild { instance, begun }).ok_or_else(|| {
+        format!(
+            "{} is {:?}, which is no pod of the cluster: name one, such as {}",
+            names::ANNOTATION_REBUILD,
+            shortened(value),
+            names::pod(cluster, 1)
+        )
+    })
 }
 
 /// Reads the value of the annotation for switchovers.
@@ -87,6 +129,29 @@ pub fn parse(cluster: &str, value: &str) -> Result<Wish, String> {
             names::pod(cluster, 1)
         )
     })
+}
+
+impl Requests {
+    /// What there is to answer once it was decided on; nothing of what goes on.
+    pub fn answers(&self, cluster: &str, decision: &Decision) -> Vec<Answer> {
+        let wish = self.wish.zip(decision.wish.as_ref());
+        let wish = wish.and_then(|(wish, fulfilment)| answer(cluster, wish, fulfilment));
+        let rebuild = self.rebuild.zip(decision.rebuilding.as_ref());
+        let rebuild = rebuild.and_then(|(rebuild, outcome)| answer_rebuild(cluster, rebuild, outcome));
+        self.unread.iter().cloned().chain(wish).chain(rebuild).collect()
+    }
+}
+
+fn answer_rebuild(cluster: &str, rebuild: Rebuild, outcome: &Rebuilding) -> Option<Answer> {
+    let asked = names::pod(cluster, rebuild.instance.0);
+    let (outcome, message) = match outcome {
+        Rebuilding::Waits | Rebuilding::UnderWay => return None,
+        Rebuilding::Done => {
+            (RequestOutcome::Done, format!("{asked} has a copy in place of its data, and is in sync"))
+        }
+        Rebuilding::Refused(reason) => (RequestOutcome::Refused, status::with_pods(cluster, reason)),
+    };
+    Some(Answer { kind: RequestKind::Rebuild, asked, outcome, message })
 }
 
 /// What there is to answer once the wish was decided on; nothing while it goes on.
@@ -119,6 +184,18 @@ pub async fn take_up(
         return Ok(cluster);
     }
     annotate(applier, &cluster, names::ANNOTATION_SWITCHOVER, Some(&value)).await
+}
+
+/// Writes down that an instance's data are given up, unless the cluster has changed since it was read. Sends nothing if
+/// that is written down already.
+pub async fn take_up_rebuild(
+    applier: &Applier,
+    cluster: MySQLCluster,
+    rebuild: Option<Rebuild>,
+) -> Result<MySQLCluster, ApplyError> {
+    let Some(Rebuild { instance, begun: false }) = rebuild else { return Ok(cluster) };
+    let value = format!("{}{GIVEN_UP}", names::pod(&cluster.name_any(), instance.0));
+    annotate(applier, &cluster, names::ANNOTATION_REBUILD, Some(&value)).await
 }
 
 /// Puts a request on the cluster, unless the cluster has changed since it was read.

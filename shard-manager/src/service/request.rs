@@ -6,7 +6,7 @@ use fleet_api::{
     v1::{MySQLCluster, RequestKind},
 };
 use fleet_runtime::apply::{Applier, ApplyError};
-use fleet_topology::Wish;
+use fleet_topology::{Rebuild, Wish};
 use kube::{Api, ResourceExt as _};
 use tonic::Status;
 
@@ -44,6 +44,17 @@ impl Requester {
             )));
         }
         self.ask(cluster, RequestKind::Switchover, value).await
+    }
+
+    /// Asks for an instance of a cluster to be rebuilt.
+    pub(super) async fn rebuild(&self, cluster: &str, pod: &str) -> Result<(), Status> {
+        if !matches!(requests::parse_rebuild(cluster, pod), Ok(Rebuild { begun: false, .. })) {
+            let example = names::pod(cluster, 1);
+            return Err(Status::invalid_argument(format!(
+                "pod is {pod:?}, which is no pod of the cluster {cluster:?}: name one, such as {example}"
+            )));
+        }
+        self.ask(cluster, RequestKind::Rebuild, pod).await
     }
 
     async fn ask(&self, name: &str, kind: RequestKind, value: &str) -> Result<(), Status> {

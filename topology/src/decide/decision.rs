@@ -36,6 +36,8 @@ pub struct Decision {
     pub catching_up: Vec<CatchingUp>,
     /// What becomes of the wish for another primary; absent where there is none.
     pub wish: Option<Fulfilment>,
+    /// What becomes of the choice to rebuild an instance; absent where there is none.
+    pub rebuilding: Option<Rebuilding>,
     /// How many instances, counted from ordinal 0, have to have a pod: more than wanted while the quorum in
     /// force counts on an instance that is to leave, none once an offline cluster is closed.
     pub pods: u32,
@@ -58,6 +60,21 @@ pub enum Fulfilment {
     /// That instance is the primary and takes writes. The wish is over.
     Done(InstanceId),
     /// It is not done, for this reason, and the primary stays as it is. The wish is over.
+    Refused(String),
+}
+
+/// What becomes of the choice to rebuild an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rebuilding {
+    /// It can't be begun yet, for the reason that is said of the instance.
+    Waits,
+    /// The data are being replaced, or are with the orders of this decision. The choice has to be remembered as
+    /// [begun](crate::Rebuild::begun) before those are given, so that an instance that is whole again is not taken
+    /// for one that never had to be rebuilt.
+    UnderWay,
+    /// The instance is in sync. The choice is carried out.
+    Done,
+    /// Nothing is done, for this reason. The choice is over.
     Refused(String),
 }
 

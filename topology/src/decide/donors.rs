@@ -80,12 +80,17 @@ pub(super) fn orders_for_followers<'a>(
 ) -> Vec<(InstanceId, Action)> {
     let mut donors = Donors::new(survey, primary, followers);
     let mut orders = Vec::new();
+    let suffices = is_enough_without_errant(survey, primary.id, followers);
     for follower in followers {
         let action = match &follower.need {
             Need::Nothing => continue,
             Need::Close => Action::Close,
             Need::Fence => Action::Fence,
             Need::Follow { acknowledge } => Action::Follow { source: primary.id, acknowledge: *acknowledge },
+            Need::Copy { .. } if matches!(follower.standing, Standing::Errant(_)) && !suffices => {
+                follower.message = format!("{}, and waits until enough others acknowledge", follower.message);
+                continue;
+            }
             Need::Copy { tail } => {
                 let (Some(server), Some(source)) = (follower.member.ready(), primary.server()) else {
                     continue;
@@ -105,4 +110,11 @@ pub(super) fn orders_for_followers<'a>(
         orders.push((follower.member.id, action));
     }
     orders
+}
+
+/// Whether commits get their acknowledgements from instances that are not errant: one that is may acknowledge as well,
+/// and does not while it is rebuilt.
+fn is_enough_without_errant(survey: &Survey<'_>, primary: InstanceId, followers: &[Follower<'_>]) -> bool {
+    let counted = followers.iter().filter(|follower| follower.is_counted(survey, primary));
+    u32::try_from(counted.count()).is_ok_and(|counted| counted >= survey.record().quorum.required_acks())
 }

@@ -32,10 +32,10 @@ pub(super) enum Need {
     Fence,
     /// To follow the primary.
     Follow { acknowledge: bool },
-    /// A copy of the data, since the primary has dropped transactions that it lacks, or since it holds the
-    /// tail of a lost primary.
+    /// A copy of the data, since the primary has dropped transactions that it lacks, or since it holds some
+    /// that are given up.
     Copy {
-        /// What a lost primary committed and nobody acknowledged.
+        /// Those: what a lost primary committed and nobody acknowledged, or what a person gives up.
         tail: GtidSet,
     },
 }
@@ -90,7 +90,7 @@ fn judge(survey: &Survey<'_>, primary: Member<'_>, member: Member<'_>) -> Judgem
         return (Standing::Blocked, message, Need::Nothing);
     }
     match primary.server() {
-        Some(source) => extra(survey, primary, source, server)
+        Some(source) => extra(survey, primary, source, member, server)
             .unwrap_or_else(|| judge_closed(survey, primary.id, source, member, facts, server)),
         None => judge_without_primary(primary.id, server),
     }
@@ -137,6 +137,7 @@ fn extra(
     survey: &Survey<'_>,
     primary: Member<'_>,
     source: &ServerFacts,
+    member: Member<'_>,
     server: &ServerFacts,
 ) -> Option<Judgement> {
     let extra = server.held().subtract(&source.held());
@@ -151,9 +152,12 @@ fn extra(
     }
     let record = survey.record();
     // A primary that has lost what it was chosen for proves nothing of what others hold.
-    let whole = record.promotion_point.as_ref().is_some_and(|point| source.held().contains(point));
+    let whole = |point: &GtidSet| source.held().contains(point);
+    let promoted_whole = record.promotion_point.as_ref().is_some_and(whole);
     let tail = match server.recorded_by {
-        Some(before) if whole && server.recorded_term < record.primary_since => errant.of_source(before),
+        Some(before) if promoted_whole && server.recorded_term < record.primary_since => {
+            errant.of_source(before)
+        }
         _ => GtidSet::new(),
     };
     if errant == tail {
@@ -161,6 +165,11 @@ fn extra(
             "holds transactions that nobody acknowledged to the primary before, which are archived: {tail}"
         );
         return Some((Standing::CatchingUp, message, Need::Copy { tail }));
+    }
+    if survey.is_to_be_rebuilt(member.id) && record.promotion_point.as_ref().is_none_or(whole) {
+        let message =
+            format!("holds transactions that {} does not have, and is to be rebuilt: {errant}", primary.id);
+        return Some((Standing::Errant(errant.clone()), message, Need::Copy { tail: errant }));
     }
     let message =
         format!("holds transactions that {} does not have, and is left alone: {errant}", primary.id);

@@ -12,7 +12,8 @@
 //!                                                  ─► quorum_change: a new term for another quorum
 //! ```
 //!
-//! What becomes of a person's wish for another primary is said last ([`wish`]).
+//! What becomes of a person's wish for another primary ([`wish`]), or for an instance to be rebuilt ([`rebuild`]), is
+//! said last.
 //!
 //! What holds for every decision:
 //! - the only instance that is ever ordered open is the primary of the record, and only while no other
@@ -20,7 +21,7 @@
 //! - a decision with a record has no orders, so an order's term has always been recorded before;
 //! - an instance that can't be asked gets no order and proves nothing, in either direction;
 //! - a copy is ordered only onto an instance whose every transaction the donor has, but for those that a lost
-//!   primary committed and nobody acknowledged, whose logs are kept aside first.
+//!   primary committed and nobody acknowledged, or that a person gives up; their logs are kept aside first.
 
 mod bootstrap;
 pub mod decision;
@@ -31,6 +32,7 @@ mod handover;
 mod loss;
 mod opening;
 mod quorum_change;
+mod rebuild;
 mod reign;
 pub mod state;
 mod survey;
@@ -39,7 +41,7 @@ mod wish;
 
 pub use loss::SUSPECT_AFTER_MS;
 
-use self::decision::{Action, Decision, Fulfilment, Order, Traffic};
+use self::decision::{Action, Decision, Fulfilment, Order, Rebuilding, Traffic};
 use self::state::State;
 use self::survey::Survey;
 use crate::observe::{ClusterView, PodState, Stage};
@@ -68,7 +70,8 @@ pub fn decide(view: &ClusterView) -> Decision {
     } else {
         decision
     };
-    Decision { wish: wish::fulfilment(&survey, &decision), ..decision }
+    let (wish, rebuilding) = (wish::fulfilment(&survey, &decision), rebuild::outcome(&survey, &decision));
+    Decision { wish, rebuilding, ..decision }
 }
 
 /// Nothing is touched in a cluster whose wanted size makes no sense.
@@ -76,6 +79,7 @@ fn undecided(view: &ClusterView, message: String) -> Decision {
     Decision {
         state: State::Incomplete,
         wish: view.wanted_primary.map(|_| Fulfilment::Refused(message.clone())),
+        rebuilding: view.rebuild.map(|_| Rebuilding::Refused(message.clone())),
         message,
         instances: Vec::new(),
         record: None,

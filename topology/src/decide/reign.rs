@@ -256,6 +256,7 @@ impl<'s, 'a> Reign<'s, 'a> {
             ackers,
             catching_up,
             wish: None,
+            rebuilding: None,
             pods,
         }
     }

@@ -41,6 +41,11 @@ impl<'a> Survey<'a> {
         self.view.record.term
     }
 
+    /// Whether a person has chosen to give up what the instance holds and its primary does not.
+    pub(super) fn is_to_be_rebuilt(&self, id: InstanceId) -> bool {
+        self.view.rebuild.is_some_and(|chosen| chosen.instance == id)
+    }
+
     pub(super) fn is_wanted(&self, id: InstanceId) -> bool {
         id.0 < self.view.replicas
     }

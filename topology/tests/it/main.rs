@@ -8,6 +8,7 @@ mod joining;
 mod losing;
 mod opening;
 mod properties;
+mod rebuilding;
 mod resizing;
 mod states_page;
 mod taking_over;

@@ -133,6 +133,12 @@ fn wish() -> impl Strategy<Value = Option<Wish>> {
     prop::option::of(prop_oneof![Just(Wish::Any), instance.prop_map(Wish::To), begun])
 }
 
+fn rebuild() -> impl Strategy<Value = Option<Rebuild>> {
+    prop::option::of(
+        (0..5_u32, any::<bool>()).prop_map(|(instance, begun)| Rebuild { instance: id(instance), begun }),
+    )
+}
+
 fn views() -> impl Strategy<Value = ClusterView> {
     let remembered = prop::collection::vec((0..4_u32, "[ab]", "[ab]"), 0..3);
     (
@@ -140,17 +146,18 @@ fn views() -> impl Strategy<Value = ClusterView> {
         prop::bool::weighted(0.1),
         prop::bool::weighted(0.1),
         any::<bool>(),
-        (record(), (0..5_u64).prop_map(Term), wish()),
+        (record(), (0..5_u64).prop_map(Term), wish(), rebuild()),
         remembered,
         prop::collection::vec(instance(), 0..8),
     )
         .prop_map(
-            |(replicas, offline, paused, strict, (record, opened, wish), remembered, instances)| {
+            |(replicas, offline, paused, strict, (record, opened, wish, rebuild), remembered, instances)| {
                 ClusterView {
                     replicas,
                     offline,
                     paused,
                     wanted_primary: wish,
+                    rebuild,
                     durability: if strict { Durability::Strict } else { Durability::Relaxed },
                     record,
                     opened,
@@ -240,7 +247,8 @@ proptest! {
                 let promised = view.record.promotion_point.clone().unwrap_or_default();
                 let primary = known(&view, view.record.primary.unwrap()).and_then(|facts| facts.server.as_ref());
                 let primary = primary.unwrap().held();
-                prop_assert!(archive.is_empty() || view.record.promotion_point.is_some());
+                let chosen = view.rebuild.is_some_and(|chosen| chosen.instance == order.instance);
+                prop_assert!(archive.is_empty() || view.record.promotion_point.is_some() || chosen);
                 prop_assert!(archive.intersect(&promised).is_empty());
                 prop_assert!(archive.intersect(&primary).is_empty());
                 donors.push(*donor);

@@ -56,6 +56,7 @@ pub(crate) fn empty(replicas: u32) -> ClusterView {
         offline: false,
         paused: false,
         wanted_primary: None,
+        rebuild: None,
         durability: Durability::Strict,
         record: TermRecord::NONE,
         opened: Term::NONE,

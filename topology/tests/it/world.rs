@@ -466,6 +466,7 @@ impl World {
             offline: false,
             paused: false,
             wanted_primary: self.wanted_primary,
+            rebuild: None,
             durability: Durability::Strict,
             record: self.record.clone(),
             opened: self.opened,

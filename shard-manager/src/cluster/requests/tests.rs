@@ -143,3 +143,72 @@ async fn a_request_that_was_changed_meanwhile_is_not_taken_off() {
     );
     assert!(settled.unwrap_err().is_conflict());
 }
+
+#[test]
+fn only_a_pod_of_the_cluster_can_be_rebuilt() {
+    let read = |value| parse_rebuild("orders", value);
+    assert_eq!(read("orders-1"), Ok(Rebuild { instance: InstanceId(1), begun: false }));
+    assert_eq!(read("orders-1 begun"), Ok(Rebuild { instance: InstanceId(1), begun: true }));
+    for value in ["", "any", "orders", "invoices-1", "orders-1 begun begun", "orders-1begun"] {
+        let refusal = read(value).unwrap_err();
+        assert!(
+            refusal.contains("mysqlfleet.io/rebuild") && refusal.contains("such as orders-1"),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn each_request_is_answered_by_itself() {
+    let mut both = cluster("nonsense", "7");
+    both.annotations_mut().insert(names::ANNOTATION_REBUILD.to_owned(), "orders-1 begun".to_owned());
+    let both = requests(&both);
+    assert_eq!((both.wish, both.rebuild), (None, Some(Rebuild { instance: InstanceId(1), begun: true })));
+    let view = fleet_topology::ClusterView {
+        replicas: 3,
+        offline: false,
+        paused: false,
+        wanted_primary: both.wish,
+        rebuild: both.rebuild,
+        durability: fleet_topology::Durability::Strict,
+        record: fleet_topology::TermRecord::NONE,
+        opened: Term::NONE,
+        ackers: Vec::new(),
+        catching_up: Vec::new(),
+        instances: Vec::new(),
+    };
+    let mut decision = fleet_topology::decide(&view);
+    let reasons = |decision: &Decision| -> Vec<_> {
+        both.answers("orders", decision)
+            .iter()
+            .map(|answer| (answer.reason(), answer.asked.clone()))
+            .collect()
+    };
+    let refused = ("SwitchoverRefused", "nonsense".to_owned());
+    assert_eq!(reasons(&decision), [refused.clone()], "the rebuilding goes on");
+    decision.rebuilding = Some(Rebuilding::Done);
+    assert_eq!(reasons(&decision), [refused, ("RebuildDone", "orders-1".to_owned())]);
+}
+
+#[tokio::test]
+async fn what_is_given_up_is_written_down_once_and_guarded() {
+    let (applier, mut server) = applier();
+    let chosen = |begun| Some(Rebuild { instance: InstanceId(1), begun });
+    let after = cluster("any", "8");
+    let answer = serde_json::to_value(&after).unwrap();
+    let (taken_up, (_, body)) = tokio::join!(
+        take_up_rebuild(&applier, cluster("any", "7"), chosen(false)),
+        serve(&mut server, 200, &answer)
+    );
+    assert_eq!(taken_up.unwrap(), after);
+    assert_eq!(
+        body,
+        json!({"metadata": {
+            "resourceVersion": "7", "annotations": {"mysqlfleet.io/rebuild": "orders-1 begun"},
+        }})
+    );
+    // Nothing is sent: nobody would answer.
+    let again =
+        tokio::time::timeout(Duration::from_secs(5), take_up_rebuild(&applier, after.clone(), chosen(true)));
+    assert_eq!(again.await.unwrap().unwrap(), after);
+}

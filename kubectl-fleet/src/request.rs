@@ -1,4 +1,4 @@
-//! `kubectl fleet switchover`: asks a shard for another primary, and waits for what becomes of it.
+//! `kubectl fleet switchover` and `instance rebuild`: ask a shard for something, and wait for what becomes of it.
 //!
 //! What was asked for is on the cluster's object, so it goes on though this program, or the shard's pod that it talks to,
 //! ends.
@@ -10,13 +10,13 @@ use std::{
 };
 
 use fleet_proto::shard::v1::{
-    AnsweredRequest, ClusterStatus, RequestSwitchoverRequest, WatchShardStatusRequest,
+    AnsweredRequest, ClusterStatus, RequestRebuildRequest, RequestSwitchoverRequest, WatchShardStatusRequest,
     WatchShardStatusResponse, shard_service_client::ShardServiceClient,
 };
 use fleet_runtime::grpc::MAX_MESSAGE_BYTES;
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout_at};
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status, Streaming, transport::Channel};
 
 use crate::status::{
     StatusError, config,
@@ -25,17 +25,66 @@ use crate::status::{
 
 /// Pause before a shard that could not be asked is asked again: its pods are being exchanged.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The kind and the outcome of an answer, in the words of the wire.
-const KIND: &str = "Switchover";
+/// The outcome of an answer, in the words of the wire.
 const DONE: &str = "Done";
+
+/// What can be asked for.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Another primary.
+    Switchover {
+        /// The pod that is to be the primary; any that can without it.
+        to: Option<String>,
+    },
+    /// A copy in place of an instance's data, which hold what the primary does not.
+    Rebuild {
+        /// Its pod.
+        pod: String,
+    },
+}
+
+impl What {
+    /// The kind of the answer, in the words of the wire.
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Switchover { .. } => "Switchover",
+            Self::Rebuild { .. } => "Rebuild",
+        }
+    }
+
+    /// What was asked for, for people.
+    fn told(&self, primary: &str) -> String {
+        match self {
+            Self::Switchover { to } => {
+                let to = to.as_deref().unwrap_or("any other instance");
+                format!("asked for {to}; the primary is {primary}")
+            }
+            Self::Rebuild { pod } => format!("asked for {pod} to be rebuilt; the primary is {primary}"),
+        }
+    }
+
+    async fn ask(&self, service: &mut ShardServiceClient<Channel>, cluster: &str) -> Result<(), Status> {
+        let cluster = cluster.to_owned();
+        match self {
+            Self::Switchover { to } => {
+                let request = RequestSwitchoverRequest { cluster, to: to.clone().unwrap_or_default() };
+                service.request_switchover(request).await.map(drop)
+            }
+            Self::Rebuild { pod } => {
+                let request = RequestRebuildRequest { cluster, pod: pod.clone() };
+                service.request_rebuild(request).await.map(drop)
+            }
+        }
+    }
+}
 
 /// What to ask for, and of which shard.
 #[derive(Clone, Debug)]
-pub struct SwitchoverOptions {
+pub struct RequestOptions {
     /// The cluster.
     pub cluster: String,
-    /// The pod that is to be the primary; any that can without it.
-    pub to: Option<String>,
+    /// What.
+    pub what: What,
     /// The tenant namespace; without it the one of the kubeconfig's context.
     pub namespace: Option<String>,
     /// How long to wait.
@@ -46,9 +95,9 @@ pub struct SwitchoverOptions {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// There is no other primary.
+/// What was asked for was not done.
 #[derive(Debug, thiserror::Error)]
-pub enum SwitchoverError {
+pub enum RequestError {
     /// The shard can't be asked.
     #[error(transparent)]
     Shard(#[from] StatusError),
@@ -79,8 +128,8 @@ pub enum SwitchoverError {
     Output(#[from] io::Error),
 }
 
-/// Asks for another primary, and prints each step with the time since the request.
-pub async fn run(options: &SwitchoverOptions, output: &mut impl Write) -> Result<(), SwitchoverError> {
+/// Asks, and prints each step with the time since the request.
+pub async fn run(options: &RequestOptions, output: &mut impl Write) -> Result<(), RequestError> {
     let config = config(options.context.as_ref(), options.kubeconfig.as_ref()).await?;
     let namespace = options.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config).map_err(|source| StatusError::Api {
@@ -94,7 +143,7 @@ pub async fn run(options: &SwitchoverOptions, output: &mut impl Write) -> Result
         match timeout_at(deadline, progress.follow(&client, output)).await {
             Ok(Ok(())) => return Ok(()),
             // Once the shard was found, it is asked again: what was asked for is not lost with one of its pods.
-            Ok(Err(SwitchoverError::Shard(error))) if progress.last.is_some() && error.may_pass() => {
+            Ok(Err(RequestError::Shard(error))) if progress.last.is_some() && error.may_pass() => {
                 eprintln!("{error}; trying again");
             }
             Ok(Err(error)) => return Err(error),
@@ -107,7 +156,7 @@ pub async fn run(options: &SwitchoverOptions, output: &mut impl Write) -> Result
 }
 
 struct Progress<'a> {
-    options: &'a SwitchoverOptions,
+    options: &'a RequestOptions,
     namespace: String,
     since: Instant,
     /// Whether it was asked for.
@@ -120,7 +169,7 @@ struct Progress<'a> {
 
 impl Progress<'_> {
     /// Asks if that was not done yet, and waits for the answer or until the connection ends.
-    async fn follow(&mut self, client: &Client, output: &mut impl Write) -> Result<(), SwitchoverError> {
+    async fn follow(&mut self, client: &Client, output: &mut impl Write) -> Result<(), RequestError> {
         let shard = find::connect(client, &self.namespace).await?;
         let mut service =
             ShardServiceClient::new(shard.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -128,18 +177,14 @@ impl Progress<'_> {
         let mut states = states.map_err(|status| shard.call_failed(&status))?.into_inner();
         let mut cluster = self.next(&shard, &mut states).await?;
         if !self.asked {
-            self.before = answer(&cluster);
+            self.before = self.answer(&cluster);
             self.last = Some(step(&cluster));
             let primary = cluster.summary.unwrap_or_default().primary;
             self.since = Instant::now();
-            let request = RequestSwitchoverRequest {
-                cluster: self.options.cluster.clone(),
-                to: self.options.to.clone().unwrap_or_default(),
-            };
-            service.request_switchover(request).await.map_err(|status| not_taken(&shard, &status))?;
+            let RequestOptions { what, cluster: name, .. } = self.options;
+            what.ask(&mut service, name).await.map_err(|status| not_taken(&shard, &status))?;
             self.asked = true;
-            let to = self.options.to.as_deref().unwrap_or("any other instance");
-            self.print(output, &format!("asked for {to}; the primary is {primary}"))?;
+            self.print(output, &what.told(&primary))?;
             cluster = self.next(&shard, &mut states).await?;
         }
         loop {
@@ -148,20 +193,26 @@ impl Progress<'_> {
                 self.print(output, &now)?;
                 self.last = Some(now);
             }
-            if let Some(answer) = answer(&cluster).filter(|answer| self.is_new(answer)) {
+            if let Some(answer) = self.answer(&cluster).filter(|answer| self.is_new(answer)) {
                 return self.end(output, answer);
             }
             cluster = self.next(&shard, &mut states).await?;
         }
     }
 
+    /// The last answered request of this kind.
+    fn answer(&self, cluster: &ClusterStatus) -> Option<AnsweredRequest> {
+        let kind = self.options.what.kind();
+        cluster.answered_requests.iter().find(|answered| answered.kind == kind).cloned()
+    }
+
     fn is_new(&self, answer: &AnsweredRequest) -> bool {
         self.asked && self.before.as_ref() != Some(answer)
     }
 
-    fn end(&self, output: &mut impl Write, answer: AnsweredRequest) -> Result<(), SwitchoverError> {
+    fn end(&self, output: &mut impl Write, answer: AnsweredRequest) -> Result<(), RequestError> {
         if answer.outcome != DONE {
-            return Err(SwitchoverError::Refused(answer.message));
+            return Err(RequestError::Refused(answer.message));
         }
         Ok(self.print(output, &answer.message)?)
     }
@@ -171,7 +222,7 @@ impl Progress<'_> {
         &self,
         shard: &Shard,
         states: &mut Streaming<WatchShardStatusResponse>,
-    ) -> Result<ClusterStatus, SwitchoverError> {
+    ) -> Result<ClusterStatus, RequestError> {
         loop {
             let message = states.message().await.map_err(|status| shard.call_failed(&status))?;
             let message = message.ok_or_else(|| StatusError::Call {
@@ -182,7 +233,7 @@ impl Progress<'_> {
             let named = |cluster: &ClusterStatus| {
                 cluster.summary.as_ref().is_some_and(|summary| summary.name == self.options.cluster)
             };
-            return state.clusters.into_iter().find(named).ok_or_else(|| SwitchoverError::NoCluster {
+            return state.clusters.into_iter().find(named).ok_or_else(|| RequestError::NoCluster {
                 cluster: self.options.cluster.clone(),
                 namespace: self.namespace.clone(),
             });
@@ -194,15 +245,10 @@ impl Progress<'_> {
         output.flush()
     }
 
-    fn no_answer(&self) -> SwitchoverError {
+    fn no_answer(&self) -> RequestError {
         let last = self.last.clone().unwrap_or_else(|| "the shard was not found".to_owned());
-        SwitchoverError::NoAnswer { limit: self.options.timeout, last }
+        RequestError::NoAnswer { limit: self.options.timeout, last }
     }
-}
-
-/// The last answered request for another primary.
-fn answer(cluster: &ClusterStatus) -> Option<AnsweredRequest> {
-    cluster.answered_requests.iter().find(|answered| answered.kind == KIND).cloned()
 }
 
 /// What a cluster is at, in one line.
@@ -214,13 +260,13 @@ fn step(cluster: &ClusterStatus) -> String {
 }
 
 /// A pod that does not lead, or ends, is another one's turn; anything else is an answer.
-fn not_taken(shard: &Shard, status: &Status) -> SwitchoverError {
+fn not_taken(shard: &Shard, status: &Status) -> RequestError {
     match status.code() {
         Code::NotFound | Code::InvalidArgument | Code::FailedPrecondition => {
-            SwitchoverError::NotTaken(status.message().to_owned())
+            RequestError::NotTaken(status.message().to_owned())
         }
         Code::Unimplemented => {
-            SwitchoverError::NotTaken("it is older than this program; deploy the shard anew".to_owned())
+            RequestError::NotTaken("it is older than this program; deploy the shard anew".to_owned())
         }
         Code::Unavailable => {
             StatusError::Call { pod: shard.pod.clone(), message: status.message().to_owned() }.into()
@@ -238,7 +284,7 @@ mod tests {
 
     fn answered(outcome: &str, seconds: i64) -> AnsweredRequest {
         AnsweredRequest {
-            kind: KIND.to_owned(),
+            kind: "Switchover".to_owned(),
             outcome: outcome.to_owned(),
             message: "orders-2 is behind".to_owned(),
             answered_at: Some(Timestamp { seconds, nanos: 0 }),
@@ -246,10 +292,10 @@ mod tests {
         }
     }
 
-    fn options() -> SwitchoverOptions {
-        SwitchoverOptions {
+    fn options() -> RequestOptions {
+        RequestOptions {
             cluster: "orders".to_owned(),
-            to: None,
+            what: What::Switchover { to: None },
             namespace: None,
             timeout: Duration::from_secs(1),
             context: None,
