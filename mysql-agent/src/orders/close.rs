@@ -59,11 +59,22 @@ pub(crate) async fn close_or_kill(instance: &Instance) {
     }
 }
 
-/// When this returns well, mysqld is read-only and no commit runs: taking super_read_only waits for them.
+/// Lets nobody write. When this returns well, no commit runs.
+///
+/// Taking super_read_only takes read_only first, where that is off, and waits for the commits that run; meanwhile
+/// `@@super_read_only` says ON already. Whoever looked then would take what was executed by then for all that the
+/// instance will ever have acknowledged, and a next primary without the rest would be given its place. So read_only is
+/// taken by itself: for that one, and for super_read_only after it, the variable says OFF until no commit runs.
+pub(super) async fn refuse_writes(session: &mut Session) -> Result<(), SqlError> {
+    session.run(POLITE, "SET GLOBAL read_only = ON").await?;
+    session.run(POLITE, "SET GLOBAL super_read_only = ON").await
+}
+
+/// When this returns well, mysqld is read-only and no commit runs.
 pub(crate) async fn close_politely(instance: &Instance) -> Result<(), SqlError> {
     let login = instance.login().ok_or(SqlError::NotRunning)?;
     let mut session = Session::open(&login).await?;
-    session.run(POLITE, "SET GLOBAL super_read_only = ON").await?;
+    refuse_writes(&mut session).await?;
     // A replica with it on would wait for acknowledgements of what it applies.
     session.run(STATEMENT, "SET GLOBAL rpl_semi_sync_source_enabled = OFF").await
 }

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use mysql_async::Row;
 
-use super::{Address, LookAfter, OrderError, Orders, close::close_or_kill};
+use super::{
+    Address, LookAfter, OrderError, Orders,
+    close::{close_or_kill, refuse_writes},
+};
 use crate::{
     sql::{Session, SqlError, number, text, truth},
     users::{Credentials, quoted},
@@ -96,7 +99,7 @@ impl Orders {
         let channel = Channel::read(&mut session).await?;
         if !channel.closed() {
             // Opened by someone else than the agent.
-            session.run(STATEMENT, "SET GLOBAL super_read_only = ON").await?;
+            refuse_writes(&mut session).await?;
         }
         if channel.source_enabled() {
             session.run(STATEMENT, "SET GLOBAL rpl_semi_sync_source_enabled = OFF").await?;

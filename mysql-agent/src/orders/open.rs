@@ -8,7 +8,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{LookAfter, OrderError, Orders, Running, close::close_or_kill, follow::Channel};
+use super::{
+    LookAfter, OrderError, Orders, Running,
+    close::{close_or_kill, refuse_writes},
+    follow::Channel,
+};
 use crate::{
     facts,
     sql::{Session, SqlError, number, text, truth},
@@ -105,7 +109,7 @@ impl Orders {
         tracing::info!(term, acks, "opens");
         if enabled && acks == 0 && !closed {
             // Switching semi-synchronous replication off answers every waiting commit with OK.
-            let closed = session.run(Duration::from_secs(3), "SET GLOBAL super_read_only = ON").await;
+            let closed = refuse_writes(&mut session).await;
             if let Err(error) = closed {
                 // Nobody is left to acknowledge them, and nobody else decides on them where no acknowledgement is
                 // required. After the restart they are committed; their clients learn nothing.

@@ -67,3 +67,33 @@ async fn primary_that_nobody_takes_over_from_tells_no_client_what_no_acker_holds
     assert!(instances[0].child.wait().unwrap().success());
     drop(watch);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn primary_does_not_look_closed_while_a_commit_runs() {
+    let world = World::new(22000);
+    let instances = cluster(&world).await;
+    let mut writer = table(&instances[0]).await;
+    let [primary, first, second] = &instances;
+    for replica in [first, second] {
+        replica.signal_mysqld(Signal::SIGSTOP);
+    }
+    let waiting = tokio::spawn(async move { writer.query_drop("INSERT INTO app.t VALUES (1)").await });
+    until("it waits", || primary.value(WAITS), |found| found == "1").await;
+    let mut watch = shard(primary).await;
+    let looks = async {
+        let mut open = 0;
+        loop {
+            let facts = watch.message().await.unwrap().unwrap().facts.unwrap();
+            if facts.process_state() != ProcessState::Running {
+                return open;
+            }
+            // What it holds now is not yet all that it will have committed.
+            assert!(facts.server.is_none() || !closed(&facts), "it looks closed: {facts:?}");
+            open += usize::from(facts.server.is_some());
+        }
+    };
+    let (closing, open) = tokio::join!(primary.close(2), looks);
+    closing.unwrap();
+    assert!(open > 1, "it was looked at {open} times");
+    assert!(waiting.await.unwrap().is_err());
+}

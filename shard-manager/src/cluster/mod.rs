@@ -185,6 +185,7 @@ impl Reconciler {
             if let Some(Fulfilment::UnderWay { to, term }) = decision.wish {
                 cluster = requests::take_up(&self.applier, cluster, to, term).await?;
             }
+            tracing::info!(cluster = name, term = %record.term, "a term begins: {}", decision.message);
             cluster = self.begin_term(&cluster, &uid, record).await?;
         }
         Err(ReconcileError::TooManyRecords { cluster: name })
