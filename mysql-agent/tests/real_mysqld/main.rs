@@ -7,9 +7,12 @@
 
 mod cloning;
 mod cluster;
+mod facts;
 mod harness;
 mod isolation;
 mod process;
 mod replication;
+mod server;
 mod sessions;
+mod tls;
 mod unacknowledged;

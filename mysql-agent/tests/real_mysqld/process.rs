@@ -59,7 +59,7 @@ async fn as_pid_1_it_restarts_mysqld_and_reaps_orphans() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_reported_and_recovers_by_itself() {
     let world = World::new(21300);
-    let mut instance = world.start(0);
+    let mut instance = world.start_empty(0);
     instance.wait_running().await;
     let config = instance.dir.join("config/my.cnf");
     std::fs::write(&config, "[mysqld]\nno_such_variable = 1\n").unwrap();
