@@ -3,11 +3,14 @@
 use std::{
     fs,
     net::SocketAddr,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -36,6 +39,7 @@ use tokio::{
     sync::watch,
     task::JoinSet,
 };
+use tokio_rustls::rustls::ClientConfig;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Status, transport::Channel};
 
@@ -45,6 +49,9 @@ const PATIENCE: Duration = Duration::from_mins(2);
 pub const MY_CNF: &str = "[mysqld]\ninnodb_buffer_pool_size = 64M\nmax_connections = 77\n";
 /// The user and group that the agents run as.
 const NOBODY: u32 = 999;
+
+/// A data directory as --initialize-insecure makes it, for all tests of this process.
+static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
 
 /// A world of instances: one authority, one folder inside the root file system.
 pub struct World {
@@ -65,7 +72,7 @@ pub struct Instance {
     is_pid_1: bool,
     pub mysql_port: u16,
     pub health: SocketAddr,
-    grpc: SocketAddr,
+    pub grpc: SocketAddr,
     identity: ReloadingIdentity,
 }
 
@@ -99,13 +106,77 @@ impl World {
         Material { ca: self.authority.cert_pem().to_owned(), cert: issued.cert, key: issued.key }
     }
 
-    /// Starts an instance, fresh or on the data it left.
+    /// Starts an instance, fresh or on the data it left. A fresh one is given data as `mysqld --initialize-insecure`
+    /// makes them, which spares the seconds that it would take to make its own.
     pub fn start(&self, ordinal: u16) -> Instance {
+        self.initialized(&self.dir.join(ordinal.to_string()).join("volume/data"));
         self.start_by(ordinal, false, &[])
+    }
+
+    /// Starts an instance that has to make its data directory by itself.
+    pub fn start_empty(&self, ordinal: u16) -> Instance {
+        self.start_by(ordinal, false, &[])
+    }
+
+    /// Makes a data directory where there is none, a copy of one that was initialised once for all tests. mysqld
+    /// gives itself a server UUID as it starts.
+    pub fn initialized(&self, datadir: &Path) {
+        if datadir.exists() {
+            return;
+        }
+        let template = TEMPLATE.get_or_init(|| self.initialize());
+        fs::create_dir_all(datadir.parent().unwrap()).unwrap();
+        succeed(Command::new("cp").args(["-a", "--reflink=auto"]).arg(template).arg(datadir));
+    }
+
+    fn initialize(&self) -> PathBuf {
+        let made = self.folder("initialized");
+        let inside = self.inside(&made).display().to_string();
+        let mut mysqld = self.as_nobody();
+        mysqld.args(["mysqld", "--no-defaults", "--initialize-insecure", &format!("--datadir={inside}")]);
+        succeed(mysqld.arg("--loose-innodb-numa-interleave=OFF").stderr(Stdio::null()));
+        fs::remove_file(made.join("auto.cnf")).unwrap();
+        // Outlives the world, and is replaced by the next run.
+        let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("initialized");
+        let _ = fs::remove_dir_all(&template);
+        succeed(Command::new("cp").arg("-a").arg(&made).arg(&template));
+        fs::remove_dir_all(made).unwrap();
+        template
+    }
+
+    /// What runs a program inside the root file system as the agents' user.
+    pub fn as_nobody(&self) -> Command {
+        let mut command = Command::new("chroot");
+        command.arg(format!("--userspec={NOBODY}:{NOBODY}")).arg(&self.rootfs);
+        command
+    }
+
+    /// The root file system.
+    pub fn rootfs(&self) -> &Path {
+        &self.rootfs
+    }
+
+    /// A path as it is seen inside the root file system.
+    pub fn inside(&self, path: &Path) -> PathBuf {
+        Path::new("/").join(path.strip_prefix(&self.rootfs).unwrap())
+    }
+
+    /// A folder of this world that belongs to the agents' user.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let dir = self.dir.join(name);
+        fs::create_dir_all(&dir).unwrap();
+        succeed(Command::new("chown").arg(format!("{NOBODY}:{NOBODY}")).arg(&dir));
+        dir
+    }
+
+    /// The port that an instance or a server of this ordinal listens on.
+    pub fn mysql_port(&self, ordinal: u16) -> u16 {
+        self.port + ordinal * 4
     }
 
     /// Starts an instance that believes to be in a pod, whose API server and neighbours can't be reached.
     pub fn start_cut_off(&self, ordinal: u16) -> Instance {
+        self.initialized(&self.dir.join(ordinal.to_string()).join("volume/data"));
         self.start_by(ordinal, false, &["--api-server-host", "127.0.0.1", "--api-server-port", "1"])
     }
 
@@ -120,23 +191,16 @@ impl World {
             fs::create_dir_all(dir.join(name)).unwrap();
         }
         fs::write(dir.join("config/my.cnf"), MY_CNF).unwrap();
-        let material = self.material(Role::Agent, NAMESPACE);
-        for (file, text) in
-            [("ca.crt", &material.ca), ("tls.crt", &material.cert), ("tls.key", &material.key)]
-        {
-            fs::write(dir.join("tls").join(file), text).unwrap();
-        }
+        self.issue_certificate(ordinal);
         for role in ["replication", "admin", "writer", "reader"] {
             fs::create_dir_all(dir.join("users").join(role)).unwrap();
             fs::write(dir.join("users").join(role).join("username"), role).unwrap();
             fs::write(dir.join("users").join(role).join("password"), password(role)).unwrap();
         }
-        let owned =
-            Command::new("chown").arg("-R").arg(format!("{NOBODY}:{NOBODY}")).arg(&dir).status().unwrap();
-        assert!(owned.success());
-        let first = self.port + ordinal * 4;
+        succeed(Command::new("chown").arg("-R").arg(format!("{NOBODY}:{NOBODY}")).arg(&dir));
+        let first = self.mysql_port(ordinal);
         let address = |offset| SocketAddr::from(([127, 0, 0, 1], first + offset));
-        let inside = Path::new("/").join(dir.strip_prefix(&self.rootfs).unwrap());
+        let inside = self.inside(&dir);
         let path = |name: &str| inside.join(name).display().to_string();
         let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
         let mut command = Command::new(if pid_namespace { "unshare" } else { "chroot" });
@@ -146,7 +210,7 @@ impl World {
         let child = command
             .arg(format!("--userspec={NOBODY}:{NOBODY}"))
             .arg(&self.rootfs)
-            .arg(Path::new("/").join(self.dir.strip_prefix(&self.rootfs).unwrap()).join("mysql-agent"))
+            .arg(self.inside(&self.dir).join("mysql-agent"))
             .args(["run", "--namespace", NAMESPACE, "--cluster", "orders", "--server-id-base", "100"])
             .args(["--pod-name", &format!("orders-{ordinal}"), "--report-host", "localhost"])
             .args(["--data-dir", &path("volume"), "--run-dir", &path("run"), "--tmp-dir", &path("tmp")])
@@ -174,6 +238,27 @@ impl World {
         }
     }
 
+    /// Gives an instance a new certificate, as kubelet shows a changed Secret: all files at once.
+    pub fn issue_certificate(&self, ordinal: u16) {
+        let tls = self.dir.join(ordinal.to_string()).join("tls");
+        let material = self.material(Role::Agent, NAMESPACE);
+        let serial = fs::read_dir(&tls).unwrap().count();
+        let version = tls.join(format!("..version-{serial}"));
+        fs::create_dir(&version).unwrap();
+        for (file, text) in
+            [("ca.crt", &material.ca), ("tls.crt", &material.cert), ("tls.key", &material.key)]
+        {
+            fs::write(version.join(file), text).unwrap();
+            let link = tls.join(file);
+            if !link.is_symlink() {
+                symlink(Path::new("..data").join(file), link).unwrap();
+            }
+        }
+        succeed(Command::new("chown").arg("-R").arg(format!("{NOBODY}:{NOBODY}")).arg(&version));
+        symlink(version.file_name().unwrap(), tls.join("..data_tmp")).unwrap();
+        fs::rename(tls.join("..data_tmp"), tls.join("..data")).unwrap();
+    }
+
     /// A client that the instance's agent must not obey.
     pub async fn stranger(
         &self,
@@ -184,6 +269,11 @@ impl World {
         let identity = ReloadingIdentity::new(&self.material(role, namespace)).unwrap();
         AgentServiceClient::new(connect(instance.grpc, &identity).await.unwrap())
     }
+}
+
+fn succeed(command: &mut Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}: {status}");
 }
 
 /// The devices that a container runtime gives to every container.
@@ -233,8 +323,11 @@ pub fn password(role: &str) -> String {
 }
 
 async fn connect(address: SocketAddr, identity: &ReloadingIdentity) -> Result<Channel, grpc::GrpcError> {
-    let expected = Identity { namespace: NAMESPACE.to_owned(), role: Role::Agent };
-    grpc::channel(address, "localhost", identity, &expected).await
+    grpc::channel(address, "localhost", identity, &agent_identity()).await
+}
+
+fn agent_identity() -> Identity {
+    Identity { namespace: NAMESPACE.to_owned(), role: Role::Agent }
 }
 
 impl Instance {
@@ -242,6 +335,11 @@ impl Instance {
         let channel =
             until("the agent listens", || connect(self.grpc, &self.identity), Result::is_ok).await.unwrap();
         AgentServiceClient::new(channel)
+    }
+
+    /// What a shard connects with.
+    pub fn tls_client(&self) -> Arc<ClientConfig> {
+        self.identity.client_config(&agent_identity()).unwrap()
     }
 
     pub fn endpoint(&self) -> Endpoint {

@@ -7,7 +7,7 @@ use mysql_async::prelude::Queryable;
 use nix::sys::signal::Signal;
 use tonic::Streaming;
 
-use super::{WAITS, closed, cluster, count, table};
+use crate::cluster::{WAITS, closed, cluster, count, table};
 use crate::harness::{Instance, World, until};
 
 /// Watches as a shard does, until it is dropped.
