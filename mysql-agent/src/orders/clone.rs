@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use fleet_proto::agent::v1::{CloneFacts, CloneState, Endpoint, ProcessState};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Address, LookAfter, OrderError, Orders, lost};
+use super::{Address, LookAfter, OrderError, Orders, follow::stop_replica, lost};
 use crate::{
     archive,
     sql::{Session, SqlError, text, truth},
@@ -42,7 +42,7 @@ impl Orders {
         }
         let user = self.replication_user()?;
         let mut session = self.running().await?.session;
-        session.run(STATEMENT, "STOP REPLICA").await?;
+        stop_replica(&mut session).await?;
         let empty = self.check_expendable(&mut session, &expendable).await?;
         if !empty {
             self.archive(&mut session, &archived).await?;

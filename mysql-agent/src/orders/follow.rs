@@ -15,6 +15,8 @@ use crate::{
 use fleet_proto::agent::v1::Endpoint;
 
 const STATEMENT: Duration = Duration::from_secs(5);
+/// "Unknown thread id".
+const NO_SUCH_THREAD: u16 = 1094;
 
 const CHANNEL: &str = "SELECT c.HOST AS host, c.PORT AS port, c.USER AS user, c.AUTO_POSITION AS auto_position, \
     c.SSL_ALLOWED AS tls, c.SSL_CA_FILE AS ca, c.SSL_VERIFY_SERVER_CERTIFICATE AS verify, \
@@ -57,6 +59,9 @@ impl Channel {
     pub(super) fn unapplied_error(&self) -> OrderError {
         OrderError::Unapplied { missing: self.unapplied(), error: text(&self.0, "applier_error") }
     }
+    fn auto_position(&self) -> bool {
+        truth(&self.0, "auto_position")
+    }
     fn closed(&self) -> bool {
         truth(&self.0, "closed")
     }
@@ -72,7 +77,7 @@ impl Channel {
             && text(&self.0, "user") == user.username
             // A changed password is no reason to disturb a receiver that got in with the old one.
             && (text(&self.0, "receiver") == "ON" || text(&self.0, "secret") == user.password)
-            && truth(&self.0, "auto_position")
+            && self.auto_position()
             && truth(&self.0, "tls")
             && truth(&self.0, "verify")
             && text(&self.0, "ca") == ca
@@ -149,7 +154,10 @@ async fn point(
         quoted(&user.username),
         quoted(&user.password),
     );
-    if channel.configured() && !channel.unapplied().is_empty() {
+    // An applier that runs goes on. To stop it could take a minute ([`stop_replica`]), and what it has applied of a
+    // transaction whose rest does not come is rolled back as soon as the next receiver begins.
+    let goes_on = channel.applier_runs() && channel.auto_position();
+    if channel.configured() && (goes_on || !channel.unapplied().is_empty()) {
         if !channel.applier_runs() {
             session.run(STATEMENT, "START REPLICA SQL_THREAD").await?;
         }
@@ -158,10 +166,38 @@ async fn point(
             return Err(now.unapplied_error());
         }
     } else {
-        session.run(STATEMENT, "STOP REPLICA").await?;
+        stop_replica(session).await?;
         // Can't be given while the applier runs; where it does, an earlier order has set it.
         change.push_str(", SOURCE_AUTO_POSITION = 1");
     }
     session.run(STATEMENT, &change).await?;
     Ok(())
+}
+
+/// A worker that has begun to apply a transaction.
+const UNFINISHED: &str = "SELECT MAX(t.PROCESSLIST_ID) AS worker \
+    FROM performance_schema.replication_applier_status_by_worker w \
+    JOIN performance_schema.threads t ON t.THREAD_ID = w.THREAD_ID \
+    WHERE w.CHANNEL_NAME = '' AND w.APPLYING_TRANSACTION <> ''";
+
+/// Stops the receiver and the applier.
+///
+/// A source that ended while it sent a transaction leaves its beginning in the relay log. STOP REPLICA lets the applier
+/// wait a minute for the rest (SLAVE_WAIT_GROUP_DONE in MySQL's sources), though nothing more can come. So the worker that
+/// has it is ended, which rolls it back: it is no transaction that was received.
+pub(super) async fn stop_replica(session: &mut Session) -> Result<(), SqlError> {
+    session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
+    let channel = Channel::read(session).await?;
+    if channel.applier_runs() && channel.unapplied().is_empty() {
+        let row = session.row(STATEMENT, UNFINISHED).await?;
+        if let Some(worker) = row.and_then(|row| number(&row, "worker")) {
+            tracing::info!("ends an applier in the middle of a transaction whose rest was not received");
+            match session.run(STATEMENT, &format!("KILL {worker}")).await {
+                // It has ended meanwhile.
+                Err(error) if error.code() == Some(NO_SUCH_THREAD) => {}
+                ended => ended?,
+            }
+        }
+    }
+    session.run(STATEMENT, "STOP REPLICA").await
 }

@@ -377,7 +377,11 @@ impl Instance {
     }
 
     pub async fn follow(&self, term: u64, source: &Self) -> Result<(), Status> {
-        let request = FollowRequest { term, source: Some(source.endpoint()), acknowledge: true };
+        self.follow_at(term, source.endpoint()).await
+    }
+
+    pub async fn follow_at(&self, term: u64, source: Endpoint) -> Result<(), Status> {
+        let request = FollowRequest { term, source: Some(source), acknowledge: true };
         self.agent().await.follow(request).await.map(drop)
     }
 

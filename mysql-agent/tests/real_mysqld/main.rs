@@ -17,3 +17,4 @@ mod server;
 mod sessions;
 mod tls;
 mod unacknowledged;
+mod unfinished;
