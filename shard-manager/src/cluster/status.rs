@@ -74,6 +74,9 @@ pub fn decided(
     for (type_, truth) in of_state(decision) {
         conditions.set(type_, truth, decision.state.name(), &message);
     }
+    if let Some(progress) = rollout(cluster, decision, details) {
+        conditions.set(ConditionType::Progressing, "True", ROLLING_UPDATE, &format!("{progress}; {message}"));
+    }
     let (paused, reason, text) = if cluster.spec.paused.clustering {
         ("True", "Clustering", "spec.paused.clustering: roles stay as they are")
     } else {
@@ -83,6 +86,31 @@ pub fn decided(
     conditions.outcome(outcome);
     status.conditions = conditions.all;
     status
+}
+
+/// Reason of `Progressing` while pods are replaced one by one because the spec has changed.
+pub const ROLLING_UPDATE: &str = "RollingUpdate";
+
+/// How far a rolling update is; it ends once the last pod that was replaced is in sync.
+fn rollout(cluster: &MySQLCluster, decision: &Decision, details: &BTreeMap<u32, Detail>) -> Option<String> {
+    if matches!(decision.state, State::Offline | State::Paused | State::Bootstrapping) {
+        return None;
+    }
+    let began =
+        cluster.status.iter().flat_map(|status| &status.conditions).any(|condition| {
+            condition.type_ == ConditionType::Progressing && condition.reason == ROLLING_UPDATE
+        });
+    let wanted = u32::try_from(cluster.spec.replicas).unwrap_or_default();
+    let outdated = details.range(..wanted).filter(|(_, detail)| detail.outdated).count();
+    if outdated == 0 && (!began || decision.state == State::Healthy) {
+        return None;
+    }
+    let updated = usize::try_from(wanted).unwrap_or_default().saturating_sub(outdated);
+    let progress = format!("{updated} of {wanted} pods are of the present spec");
+    Some(match decision.replace {
+        Some(next) => format!("{progress}, {} is next", names::pod(&cluster.name_any(), next.0)),
+        None => progress,
+    })
 }
 
 /// What a decision says of each condition that is about the state of the cluster.

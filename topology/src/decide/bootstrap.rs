@@ -141,6 +141,7 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
         ackers: survey.view.ackers.clone(),
         catching_up: Vec::new(),
         wish: None,
+        replace: None,
         pods: survey.view.replicas.max(survey.pods_there_are()).max(survey.pods_of_volumes()),
     }
 }

@@ -327,6 +327,7 @@ fn answer(
         ackers: survey.view.ackers.clone(),
         catching_up: Vec::new(),
         wish: None,
+        replace: None,
         pods,
     }
 }

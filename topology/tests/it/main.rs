@@ -9,6 +9,7 @@ mod losing;
 mod opening;
 mod properties;
 mod resizing;
+mod rollout;
 mod states_page;
 mod taking_over;
 mod traffic;
