@@ -395,6 +395,47 @@ mod tests {
     }
 
     #[test]
+    fn a_rolling_update_says_how_far_it_is_until_the_last_instance_is_in_sync() {
+        let mut cluster: MySQLCluster = serde_json::from_value(serde_json::json!({
+            "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "metadata": {"name": "orders"},
+            "spec": {"version": "9.7", "replicas": 3, "storage": {"size": "1Gi"}},
+        }))
+        .unwrap();
+        let mut decision = fleet_topology::decide(&fleet_topology::ClusterView {
+            replicas: 3,
+            offline: false,
+            paused: false,
+            wanted_primary: None,
+            durability: fleet_topology::Durability::Strict,
+            record: TermRecord::NONE,
+            opened: Term::NONE,
+            ackers: Vec::new(),
+            catching_up: Vec::new(),
+            instances: Vec::new(),
+        });
+        let mut progress = |state, replace: Option<u32>, outdated: &[u32]| {
+            (decision.state, decision.replace) = (state, replace.map(fleet_topology::InstanceId));
+            let detail = |ordinal| Detail { outdated: outdated.contains(&ordinal), ..Detail::default() };
+            let details = (0..3).map(|ordinal| (ordinal, detail(ordinal))).collect();
+            let failed = Outcome::Failed { reason: "", message: "" };
+            let status = decided(&cluster, &decision, &details, failed, Timestamp::UNIX_EPOCH);
+            let all = status.conditions.clone();
+            cluster.status = Some(status);
+            let one = all.into_iter().find(|one| one.type_ == ConditionType::Progressing).unwrap();
+            (one.reason, one.message)
+        };
+        assert_eq!(progress(State::Healthy, None, &[]).0, "Healthy");
+        let (reason, message) = progress(State::Healthy, Some(0), &[0]);
+        assert_eq!(reason, ROLLING_UPDATE);
+        assert!(message.starts_with("2 of 3 pods are of the present spec, orders-0 is next"), "{message}");
+        let (reason, message) = progress(State::Degraded, None, &[]);
+        assert_eq!(reason, ROLLING_UPDATE);
+        assert!(message.starts_with("3 of 3 pods"), "{message}");
+        assert_eq!(progress(State::Healthy, None, &[]).0, "Healthy");
+        assert_eq!(progress(State::Degraded, None, &[]).0, "Degraded", "no update goes on");
+    }
+
+    #[test]
     fn an_opened_reign_is_written_once() {
         let mut cluster = MySQLCluster::new(
             "orders",

@@ -83,6 +83,7 @@ impl TemplateMark {
         metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION_SPEC)) == Some(&self.spec)
     }
 
+    /// The value of the annotation.
     #[cfg(test)]
     pub fn spec(&self) -> &str {
         &self.spec
