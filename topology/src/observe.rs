@@ -243,6 +243,8 @@ pub struct InstanceView {
     pub pod: PodState,
     /// Whether it has a volume that may hold data.
     pub has_volume: bool,
+    /// Whether its pod was made from another template than the one that is wanted now. It works all the same.
+    pub outdated: bool,
     /// What its agent says.
     pub facts: Observed<InstanceFacts>,
 }

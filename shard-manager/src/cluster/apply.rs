@@ -7,12 +7,16 @@ use fleet_runtime::{
     apply::{Applier, ApplyError, amount},
     error::{Classified, ErrorClass},
 };
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
+use fleet_topology::InstanceId;
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{PersistentVolumeClaim, Pod, Service},
+};
 use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{
-    build::{Applied, Prepared, Resources},
+    build::{Applied, Prepared, Resources, TemplateMark},
     dereference::Children,
     pod_problem,
 };
@@ -60,13 +64,14 @@ impl Classified for ApplyChildrenError {
 }
 
 /// Brings all children to what they should be. Where they are so already, nothing is sent. `unable` are the
-/// instances whose mysqld can't run as it is.
+/// instances whose mysqld can't run as it is, and `replace` is the one whose turn it is in a rolling update.
 pub async fn apply(
     applier: &Applier,
     cluster: &MySQLCluster,
     prepared: Resources<Prepared>,
     found: &Children,
     unable: &BTreeSet<u32>,
+    replace: Option<InstanceId>,
 ) -> Result<Resources<Applied>, ApplyChildrenError> {
     let Resources {
         config,
@@ -100,6 +105,9 @@ pub async fn apply(
     applier.ensure(&stateful_set, found.stateful_set.as_deref()).await?;
     grow_volumes(applier, cluster, found).await?;
     replace_unusable_pods(applier, found, unable).await?;
+    if let Some(pod) = replace.and_then(|instance| replaceable(cluster, found, instance)) {
+        applier.delete(pod).await?;
+    }
     Ok(Resources {
         config,
         users,
@@ -193,20 +201,11 @@ async fn replace_unusable_pods(
     found: &Children,
     unable: &BTreeSet<u32>,
 ) -> Result<(), ApplyError> {
-    let Some(current) = found
-        .stateful_set
-        .as_ref()
-        .filter(|set| {
-            set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation
-        })
-        .and_then(|set| set.status.as_ref()?.update_revision.clone())
-    else {
+    let Some(current) = found.stateful_set.as_deref().and_then(current_revision) else {
         return Ok(());
     };
     for (ordinal, pod) in &found.pods {
-        let outdated =
-            pod.labels().get("controller-revision-hash").is_some_and(|revision| *revision != current);
-        if outdated
+        if is_of_another_revision(pod, current)
             && pod.metadata.deletion_timestamp.is_none()
             && (unable.contains(ordinal) || pod_problem::template_unusable(pod))
         {
@@ -215,3 +214,27 @@ async fn replace_unusable_pods(
     }
     Ok(())
 }
+
+/// The pod to be deleted in a rolling update. None while the StatefulSet would make it again as it was: its
+/// controller has not seen the template yet.
+fn replaceable<'a>(cluster: &MySQLCluster, found: &'a Children, instance: InstanceId) -> Option<&'a Pod> {
+    let set = found.stateful_set.as_deref()?;
+    let current = current_revision(set)?;
+    let template = set.spec.template.metadata.as_ref()?;
+    let pod = found.pods.get(&instance.0).map(AsRef::as_ref)?;
+    let wanted = TemplateMark::of(cluster).is_of(template) && is_of_another_revision(pod, current);
+    Some(pod).filter(|pod| wanted && pod.metadata.deletion_timestamp.is_none())
+}
+
+/// The revision that pods are made of from now on, once the controller has seen what the set is.
+fn current_revision(set: &StatefulSet) -> Option<&str> {
+    let status = set.status.as_ref()?;
+    (status.observed_generation == set.metadata.generation).then_some(status.update_revision.as_deref()?)
+}
+
+fn is_of_another_revision(pod: &Pod, current: &str) -> bool {
+    pod.labels().get("controller-revision-hash").is_some_and(|revision| revision != current)
+}
+
+#[cfg(test)]
+mod tests;

@@ -242,7 +242,8 @@ impl Reconciler {
             self.publisher.publish(cluster, status).await?;
         }
         applied?;
-        let settled = matches!(decision.state, State::Healthy | State::Offline | State::Paused);
+        let settled = decision.replace.is_none()
+            && matches!(decision.state, State::Healthy | State::Offline | State::Paused);
         Ok(Action::requeue(if settled { RESYNC } else { RESYNC_UNSETTLED }))
     }
 
@@ -276,7 +277,7 @@ impl Reconciler {
             images: &self.images,
             now: Timestamp::now(),
         })?;
-        Ok(apply::apply(&self.applier, cluster, prepared, &found.children, unable).await?)
+        Ok(apply::apply(&self.applier, cluster, prepared, &found.children, unable, decision.replace).await?)
     }
 
     async fn delete(&self, cluster: &MySQLCluster) -> Result<Action, ReconcileError> {

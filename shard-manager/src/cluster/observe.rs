@@ -15,7 +15,7 @@ use fleet_topology::{
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 
-use super::{dereference::Children, pod_problem, requests::Requests};
+use super::{build::TemplateMark, dereference::Children, pod_problem, requests::Requests};
 use crate::agents::Sighting;
 
 /// Everything observed about a cluster.
@@ -34,6 +34,8 @@ pub struct Detail {
     pub facts: Option<Arc<proto::InstanceFacts>>,
     /// Why the pod or the agent is not as it should be.
     pub problem: Option<String>,
+    /// Whether its pod is of another spec than the cluster's.
+    pub outdated: bool,
 }
 
 /// The cluster can't be observed.
@@ -69,10 +71,12 @@ pub fn observe(
 
     let mut instances = Vec::with_capacity(ordinals.len());
     let mut details = BTreeMap::new();
+    let template = TemplateMark::of(cluster);
     for ordinal in ordinals {
         let pod = children.pods.get(&ordinal);
         let Sighting { facts, unknown_for, problem } = sighting(&names::pod(&name, ordinal));
         let claim = children.claims.get(&ordinal);
+        let outdated = pod.is_some_and(|pod| template.is_missing_from(&pod.metadata));
         let pod_problem = pod.and_then(|pod| pod_problem::of(pod, claim.map(AsRef::as_ref)));
         let (observed, undecodable) = match &facts {
             None => (unknown(unknown_for), None),
@@ -85,10 +89,11 @@ pub fn observe(
             id: InstanceId(ordinal),
             pod: pod_state(pod),
             has_volume: claim.is_some_and(|claim| has_volume(claim)),
+            outdated,
             facts: observed,
         });
         let problem = pod_problem.or(undecodable).or(problem);
-        details.insert(ordinal, Detail { facts, problem });
+        details.insert(ordinal, Detail { facts, problem, outdated });
     }
     let view = ClusterView {
         replicas,

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     requests::Answer,
-    status::{same_but_positions, with_opened, with_record},
+    status::{ROLLING_UPDATE, same_but_positions, with_opened, with_record},
 };
 
 /// How often a status is written of which only positions in the stream of transactions have moved.
@@ -252,6 +252,18 @@ fn events(before: &MySQLClusterStatus, after: &MySQLClusterStatus) -> Vec<Event>
         let told =
             condition(after, ConditionType::Progressing).map_or("", |condition| condition.message.as_str());
         events.push(event(type_, &format!("{phase:?}"), told));
+    }
+    let rolls = |status| {
+        condition(status, ConditionType::Progressing)
+            .filter(|condition| condition.reason == ROLLING_UPDATE)
+            .map(|condition| condition.message.as_str())
+    };
+    match (rolls(before), rolls(after)) {
+        (None, Some(message)) => events.push(event(EventType::Normal, "RollingUpdateBegan", message)),
+        (Some(_), None) if after.phase == Some(Phase::Healthy) => {
+            events.push(event(EventType::Normal, "RollingUpdateEnded", "all pods are of the present spec"));
+        }
+        (None | Some(_), None) | (Some(_), Some(_)) => {}
     }
     let failure = |status| {
         condition(status, ConditionType::ReconcileSucceeded)

@@ -74,6 +74,9 @@ pub fn decided(
     for (type_, truth) in of_state(decision) {
         conditions.set(type_, truth, decision.state.name(), &message);
     }
+    if let Some(progress) = rollout(cluster, decision, details) {
+        conditions.set(ConditionType::Progressing, "True", ROLLING_UPDATE, &format!("{progress}; {message}"));
+    }
     let (paused, reason, text) = if cluster.spec.paused.clustering {
         ("True", "Clustering", "spec.paused.clustering: roles stay as they are")
     } else {
@@ -83,6 +86,31 @@ pub fn decided(
     conditions.outcome(outcome);
     status.conditions = conditions.all;
     status
+}
+
+/// Reason of `Progressing` while pods are replaced one by one because the spec has changed.
+pub const ROLLING_UPDATE: &str = "RollingUpdate";
+
+/// How far a rolling update is; it ends once the last pod that was replaced is in sync.
+fn rollout(cluster: &MySQLCluster, decision: &Decision, details: &BTreeMap<u32, Detail>) -> Option<String> {
+    if matches!(decision.state, State::Offline | State::Paused | State::Bootstrapping) {
+        return None;
+    }
+    let began =
+        cluster.status.iter().flat_map(|status| &status.conditions).any(|condition| {
+            condition.type_ == ConditionType::Progressing && condition.reason == ROLLING_UPDATE
+        });
+    let wanted = u32::try_from(cluster.spec.replicas).unwrap_or_default();
+    let outdated = details.range(..wanted).filter(|(_, detail)| detail.outdated).count();
+    if outdated == 0 && (!began || decision.state == State::Healthy) {
+        return None;
+    }
+    let updated = usize::try_from(wanted).unwrap_or_default().saturating_sub(outdated);
+    let progress = format!("{updated} of {wanted} pods are of the present spec");
+    Some(match decision.replace {
+        Some(next) => format!("{progress}, {} is next", names::pod(&cluster.name_any(), next.0)),
+        None => progress,
+    })
 }
 
 /// What a decision says of each condition that is about the state of the cluster.
@@ -364,6 +392,47 @@ mod tests {
             assert!(condition.message.contains("shard-a-ca"));
         }
         assert_eq!(status.phase, Some(Phase::Pending));
+    }
+
+    #[test]
+    fn a_rolling_update_says_how_far_it_is_until_the_last_instance_is_in_sync() {
+        let mut cluster: MySQLCluster = serde_json::from_value(serde_json::json!({
+            "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "metadata": {"name": "orders"},
+            "spec": {"version": "9.7", "replicas": 3, "storage": {"size": "1Gi"}},
+        }))
+        .unwrap();
+        let mut decision = fleet_topology::decide(&fleet_topology::ClusterView {
+            replicas: 3,
+            offline: false,
+            paused: false,
+            wanted_primary: None,
+            durability: fleet_topology::Durability::Strict,
+            record: TermRecord::NONE,
+            opened: Term::NONE,
+            ackers: Vec::new(),
+            catching_up: Vec::new(),
+            instances: Vec::new(),
+        });
+        let mut progress = |state, replace: Option<u32>, outdated: &[u32]| {
+            (decision.state, decision.replace) = (state, replace.map(fleet_topology::InstanceId));
+            let detail = |ordinal| Detail { outdated: outdated.contains(&ordinal), ..Detail::default() };
+            let details = (0..3).map(|ordinal| (ordinal, detail(ordinal))).collect();
+            let failed = Outcome::Failed { reason: "", message: "" };
+            let status = decided(&cluster, &decision, &details, failed, Timestamp::UNIX_EPOCH);
+            let all = status.conditions.clone();
+            cluster.status = Some(status);
+            let one = all.into_iter().find(|one| one.type_ == ConditionType::Progressing).unwrap();
+            (one.reason, one.message)
+        };
+        assert_eq!(progress(State::Healthy, None, &[]).0, "Healthy");
+        let (reason, message) = progress(State::Healthy, Some(0), &[0]);
+        assert_eq!(reason, ROLLING_UPDATE);
+        assert!(message.starts_with("2 of 3 pods are of the present spec, orders-0 is next"), "{message}");
+        let (reason, message) = progress(State::Degraded, None, &[]);
+        assert_eq!(reason, ROLLING_UPDATE);
+        assert!(message.starts_with("3 of 3 pods"), "{message}");
+        assert_eq!(progress(State::Healthy, None, &[]).0, "Healthy");
+        assert_eq!(progress(State::Degraded, None, &[]).0, "Degraded", "no update goes on");
     }
 
     #[test]

@@ -142,6 +142,7 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
         catching_up: Vec::new(),
         wish: None,
         rebuilding: None,
+        replace: None,
         pods: survey.view.replicas.max(survey.pods_there_are()).max(survey.pods_of_volumes()),
     }
 }

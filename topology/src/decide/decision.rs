@@ -38,6 +38,9 @@ pub struct Decision {
     pub wish: Option<Fulfilment>,
     /// What becomes of the choice to rebuild an instance; absent where there is none.
     pub rebuilding: Option<Rebuilding>,
+    /// The instance whose outdated pod may be replaced now. Only ever named in a cluster in which nothing else is
+    /// going on, and never the primary where another instance could be it.
+    pub replace: Option<InstanceId>,
     /// How many instances, counted from ordinal 0, have to have a pod: more than wanted while the quorum in
     /// force counts on an instance that is to leave, none once an offline cluster is closed.
     pub pods: u32,

@@ -328,6 +328,7 @@ fn answer(
         catching_up: Vec::new(),
         wish: None,
         rebuilding: None,
+        replace: None,
         pods,
     }
 }

@@ -13,12 +13,15 @@
 //!
 //! A primary whose pod is being deleted hands over as well. Its agent goes on until then, but not for ever: where no
 //! other instance is able, nothing is begun, and the primary is lost when it ends.
+//!
+//! A primary with an outdated pod hands over once all others are up to date ([`rollout`]).
 
 use super::decision::{Action, Decision, Fulfilment, Standing};
 use super::followers::Follower;
 use super::loss;
 use super::quorum_change::CAUGHT_UP_MS;
 use super::reign::Reign;
+use super::rollout;
 use super::state::State;
 use super::survey::{Member, Survey};
 use super::wish;
@@ -51,6 +54,9 @@ pub(super) fn intent(
     // One that takes no more orders is lost once it has closed itself.
     let ends = primary.leaves() && primary.closable().is_some() && survey.record().quorum.required_acks() > 0;
     if survey.is_wanted(primary.id) && !ends {
+        if wish.is_none() && rollout::reaches_primary(survey, primary, followers) {
+            return Intent { record: candidates.best(|_| true).and_then(begin), ..Intent::default() };
+        }
         return Intent { wish, ..Intent::default() };
     }
     if let Some(to) = candidates.best(|_| true) {

@@ -10,6 +10,7 @@
 //!                             ├─ not open for the term ─► opening: open it once enough acknowledge
 //!                             └─ open for the term ─► handover: to another primary
 //!                                                  ─► quorum_change: a new term for another quorum
+//!                                                  ─► rollout: one outdated pod to be replaced
 //! ```
 //!
 //! What becomes of a person's wish for another primary ([`wish`]), or for an instance to be rebuilt ([`rebuild`]), is
@@ -34,6 +35,7 @@ mod opening;
 mod quorum_change;
 mod rebuild;
 mod reign;
+mod rollout;
 pub mod state;
 mod survey;
 mod traffic;
@@ -92,6 +94,7 @@ fn undecided(view: &ClusterView, message: String) -> Decision {
         opened: view.opened,
         ackers: view.ackers.clone(),
         catching_up: Vec::new(),
+        replace: None,
         pods: view
             .instances
             .iter()
@@ -124,6 +127,7 @@ fn offline(survey: &Survey<'_>, decision: Decision) -> Decision {
             .map(|member| Order { instance: member.id, term, action: Action::Close })
             .collect(),
         traffic: Traffic::default(),
+        replace: None,
         pods: if open.is_empty() { 0 } else { survey.pods_there_are() },
         ..decision
     }
@@ -142,6 +146,7 @@ fn paused(decision: Decision) -> Decision {
         state: State::Paused,
         record: None,
         orders: Vec::new(),
+        replace: None,
         ..decision
     }
 }

@@ -6,7 +6,7 @@ use super::followers::{self, Follower, not_in_sync};
 use super::opening::{self, Primary};
 use super::state::State;
 use super::survey::{Member, Survey};
-use super::{handover, join, loss, quorum_change, traffic};
+use super::{handover, join, loss, quorum_change, rollout, traffic};
 use crate::gtid::GtidSet;
 use crate::observe::{AckerIdentity, CatchingUp, InstanceId, ServerFacts, Stage, TermRecord};
 
@@ -132,11 +132,13 @@ impl<'s, 'a> Reign<'s, 'a> {
             }
         }
         let (state, message) = self.state_while_serving(server, waits_for);
+        let replace = rollout::next(survey, primary, followers)
+            .filter(|_| state == State::Healthy && change.is_none() && orders.is_empty());
         let decision = match change {
             Some(record) => self.recorded(state, message, record),
             None => self.decision(state, message, orders),
         };
-        Decision { wish, ..decision }
+        Decision { wish, replace, ..decision }
     }
 
     /// The primary takes writes, for this term or for the one before it.
@@ -257,6 +259,7 @@ impl<'s, 'a> Reign<'s, 'a> {
             catching_up,
             wish: None,
             rebuilding: None,
+            replace: None,
             pods,
         }
     }

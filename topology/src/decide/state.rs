@@ -11,7 +11,7 @@ use std::fmt;
 /// | Bootstrapping | the cluster has no primary yet, or its first one was never opened | waits for every wanted instance and every volume there is, makes the one that holds everything the primary, opens it once enough ackers follow |
 /// | Cloning | the primary takes writes, and an instance is being replaced by a copy | the copy goes on, then the instance follows |
 /// | SwitchoverRequested | another instance is to become the primary, and can | the primary is closed, the other one gets its last transactions and is opened once enough ackers follow |
-/// | Healthy | the primary takes writes, and all wanted instances are in sync | nothing |
+/// | Healthy | the primary takes writes, and all wanted instances are in sync | an outdated pod is replaced, one at a time |
 /// | Degraded | the primary takes writes, and enough ackers for that acknowledge | the others are brought back, or the quorum is changed |
 /// | WritesBlocked | the primary answers, and takes no writes, or fewer acknowledge than a commit waits for | ackers are brought back, a closed primary is opened once enough of them follow |
 /// | PrimaryLost | the primary is lost, and enough faithful ackers answer to prove what was acknowledged | the ackers are revoked, then one that holds all of it becomes the primary and is opened once enough ackers follow |

@@ -103,18 +103,20 @@ pub(super) struct Member<'a> {
     pub(super) id: InstanceId,
     pub(super) pod: PodState,
     pub(super) has_volume: bool,
+    pub(super) outdated: bool,
     facts: &'a Observed<InstanceFacts>,
 }
 
 impl<'a> From<&'a InstanceView> for Member<'a> {
     fn from(view: &'a InstanceView) -> Self {
-        Self { id: view.id, pod: view.pod, has_volume: view.has_volume, facts: &view.facts }
+        let InstanceView { id, pod, has_volume, outdated, facts } = view;
+        Self { id: *id, pod: *pod, has_volume: *has_volume, outdated: *outdated, facts }
     }
 }
 
 impl<'a> Member<'a> {
     fn never_seen(id: InstanceId) -> Self {
-        Self { id, pod: PodState::Absent, has_volume: false, facts: &NEVER_SEEN }
+        Self { id, pod: PodState::Absent, has_volume: false, outdated: false, facts: &NEVER_SEEN }
     }
 
     pub(super) fn known(self) -> Option<&'a InstanceFacts> {

@@ -122,6 +122,19 @@ proptest! {
     }
 
     #[test]
+    fn another_template_reaches_all_instances(
+        replicas in prop::sample::select(vec![1_u32, 3, 5]), before in events(), after in events()
+    ) {
+        let mut world = healthy(replicas);
+        run(&mut world, &before);
+        world.roll_out();
+        for event in after {
+            world.happen(event);
+        }
+        prop_assert!(world.settle(3 * ROUNDS), "{:#?}", world.last);
+    }
+
+    #[test]
     fn a_cluster_of_another_size_gets_healthy(
         sizes in prop::collection::vec(prop::sample::select(vec![1_u32, 3, 5]), 2..5),
         events in prop::collection::vec(events(), 5)

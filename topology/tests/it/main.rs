@@ -10,6 +10,7 @@ mod opening;
 mod properties;
 mod rebuilding;
 mod resizing;
+mod rollout;
 mod states_page;
 mod taking_over;
 mod traffic;

@@ -103,8 +103,14 @@ fn instance() -> impl Strategy<Value = InstanceView> {
         PodState::Absent,
         PodState::Terminating,
     ];
-    (0..6_u32, prop::sample::select(pods), any::<bool>(), facts()).prop_map(
-        |(ordinal, pod, has_volume, facts)| InstanceView { id: id(ordinal), pod, has_volume, facts },
+    (0..6_u32, prop::sample::select(pods), any::<bool>(), any::<bool>(), facts()).prop_map(
+        |(ordinal, pod, has_volume, outdated, facts)| InstanceView {
+            id: id(ordinal),
+            pod,
+            has_volume,
+            outdated,
+            facts,
+        },
     )
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn idle_instance(instance: u32) -> InstanceView {
         id: id(instance),
         pod: PodState::Running,
         has_volume: true,
+        outdated: false,
         facts: Observed::Known(InstanceFacts {
             boot_id: format!("boot-{instance}"),
             volume_id: format!("volume-{instance}"),

@@ -14,6 +14,8 @@ struct Node {
     up: bool,
     /// Whether its agent was told to end and goes on until it has handed over.
     leaving: bool,
+    /// Whether its pod is of the template before.
+    outdated: bool,
     server: ServerFacts,
     /// Committed, and waiting for acknowledgements.
     waiting: GtidSet,
@@ -125,6 +127,7 @@ impl World {
                 persisted: Term::NONE,
                 up: true,
                 leaving: false,
+                outdated: false,
                 server: idle_server(new),
                 waiting: GtidSet::new(),
                 copying_from: None,
@@ -180,6 +183,37 @@ impl World {
         let primary = self.primary();
         let server = &mut self.nodes[primary].server;
         server.purged = server.executed.clone();
+    }
+
+    /// Another template is wanted.
+    pub(crate) fn roll_out(&mut self) {
+        for node in &mut self.nodes {
+            node.outdated = true;
+        }
+    }
+
+    fn is_rolled_out(&self) -> bool {
+        self.nodes.iter().take(self.replicas as usize).all(|node| !node.outdated)
+    }
+
+    /// The pod that the shard names ends, and one of the wanted template takes its place.
+    fn replace(&mut self, instance: InstanceId) {
+        let others = (0..self.nodes.len()).filter(|node| *node != instance.0 as usize);
+        let primary = self.primary();
+        let needed = self.record.quorum.required_acks() as usize;
+        let acknowledge = others
+            .filter(|node| {
+                self.heard[*node]
+                    .known()
+                    .is_some_and(|facts| facts.server.as_ref().is_some_and(|server| server.semi_sync_replica))
+            })
+            .count();
+        assert!(acknowledge >= needed, "too few ackers are left while {instance} is replaced");
+        assert!(needed == 0 || instance.0 as usize != primary, "the primary was replaced");
+        assert!(self.nodes[instance.0 as usize].outdated, "{instance} is replaced and is up to date");
+        self.crash(instance.0 as usize);
+        self.nodes[instance.0 as usize].outdated = false;
+        self.heard[instance.0 as usize] = Observed::Unknown { for_ms: 0 };
     }
 
     fn primary(&self) -> usize {
@@ -265,7 +299,8 @@ impl World {
             }
             self.happen(Event::Act(u8::MAX));
             let last = self.last.as_ref().unwrap();
-            if last.state == State::Healthy && last.pods == self.replicas && self.wanted_primary.is_none() {
+            let done = last.pods == self.replicas && self.wanted_primary.is_none() && self.is_rolled_out();
+            if last.state == State::Healthy && last.replace.is_none() && done {
                 self.check_settled();
                 return true;
             }
@@ -477,6 +512,7 @@ impl World {
                     id,
                     pod: node.pod,
                     has_volume: true,
+                    outdated: node.outdated,
                     facts: match node.pod {
                         PodState::Absent => Observed::Unknown { for_ms: 0 },
                         _ => heard.clone(),
@@ -522,6 +558,9 @@ impl World {
         let over = matches!(decision.wish, Some(Fulfilment::Done(_) | Fulfilment::Refused(_)));
         if over && dies.is_none() {
             self.wanted_primary = None;
+        }
+        if let Some(instance) = decision.replace {
+            self.replace(instance);
         }
         self.last = Some(decision);
         if dies.is_some() {

@@ -6,7 +6,10 @@ mod stateful_set;
 
 use std::{collections::BTreeMap, fmt::Write as _, marker::PhantomData};
 
-use fleet_api::{names, reserved, v1::MySQLCluster};
+use fleet_api::{
+    names, reserved,
+    v1::{MySQLCluster, MySQLClusterSpec},
+};
 use fleet_topology::InstanceId;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -23,6 +26,8 @@ use k8s_openapi::{
 };
 use kube::{Resource as _, ResourceExt as _};
 use ring::digest;
+
+pub use stateful_set::TemplateMark;
 
 use crate::{cluster::dereference::Dereferenced, config::Images, labels};
 
@@ -100,15 +105,14 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Resources<Prepared>, BuildError> {
     if let Some(refusal) = cluster.spec.mysqld.keys().find_map(|key| reserved::refusal(key)) {
         return Err(BuildError::ReservedKey(refusal));
     }
-    let config = config_map(inputs);
     Ok(Resources {
         users: secrets::users(inputs),
         tls: secrets::tls(inputs)?,
         services: network::services(inputs),
         slices: network::slices(inputs),
         disruption_budget: disruption_budget(inputs),
-        stateful_set: stateful_set::stateful_set(inputs, &config),
-        config,
+        stateful_set: stateful_set::stateful_set(inputs),
+        config: config_map(inputs),
         state: PhantomData,
     })
 }
@@ -130,12 +134,17 @@ impl Inputs<'_> {
     }
 }
 
-fn config_map(inputs: &Inputs<'_>) -> ConfigMap {
+fn my_cnf(spec: &MySQLClusterSpec) -> String {
     let mut text = String::from("[mysqld]\n");
-    for (key, value) in &inputs.cluster.spec.mysqld {
+    for (key, value) in &spec.mysqld {
         // Writing to a String can't fail.
         let _always_fits = writeln!(text, "{key} = {value}");
     }
+    text
+}
+
+fn config_map(inputs: &Inputs<'_>) -> ConfigMap {
+    let text = my_cnf(&inputs.cluster.spec);
     ConfigMap {
         metadata: inputs.metadata(names::config_map(&inputs.name())),
         data: Some(BTreeMap::from([("my.cnf".to_owned(), text)])),

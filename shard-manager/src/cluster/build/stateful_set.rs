@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fleet_api::{
     names::{self, UserRole},
-    v1::Durability,
+    v1::{Durability, MySQLCluster},
 };
 use k8s_openapi::{
     api::{
@@ -13,8 +13,8 @@ use k8s_openapi::{
             StatefulSetUpdateStrategy,
         },
         core::v1::{
-            Capabilities, ConfigMap, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource,
-            EnvVar, EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector, PersistentVolumeClaim,
+            Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
+            EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector, PersistentVolumeClaim,
             PersistentVolumeClaimSpec, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
             ProjectedVolumeSource, SeccompProfile, SecretProjection, SecretVolumeSource, SecurityContext,
             TopologySpreadConstraint, Volume, VolumeMount, VolumeProjection, VolumeResourceRequirements,
@@ -28,6 +28,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 use ring::digest;
+use serde_json::json;
 
 use super::{Inputs, short_hash};
 use crate::labels;
@@ -39,7 +40,61 @@ const GRACE_SECONDS: i64 = 30;
 /// Annotation that changes with the my.cnf keys, so that the template does.
 const ANNOTATION_CONFIG: &str = "mysqlfleet.io/config-hash";
 
-pub(super) fn stateful_set(inputs: &Inputs<'_>, config: &ConfigMap) -> StatefulSet {
+/// Annotation that changes with all that the user's spec says of a pod, and with nothing else: a pod that has
+/// another value than the template is replaced.
+const ANNOTATION_SPEC: &str = "mysqlfleet.io/spec-hash";
+
+/// What marks the pods of the template that a spec asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateMark {
+    /// Of all that the spec says of a pod. Images that the operator was given are no part of it, so an upgrade of
+    /// the operator by itself restarts nothing.
+    spec: String,
+    /// Of the my.cnf keys alone, which also pods of earlier releases have.
+    config: String,
+}
+
+impl TemplateMark {
+    /// The mark of the template that the spec asks for.
+    pub fn of(cluster: &MySQLCluster) -> Self {
+        let spec = &cluster.spec;
+        let text = super::my_cnf(spec);
+        let image = match &spec.image {
+            Some(image) => json!({ "image": image }),
+            None => json!({ "version": spec.version }),
+        };
+        let said = json!([image, spec.resources, spec.durability, text]).to_string();
+        Self { spec: short_hash(&said), config: short_hash(&text) }
+    }
+
+    /// Whether the pod, or the template of the set, is of another spec. One of a release that did not mark all of
+    /// the spec is told by its my.cnf keys only.
+    pub fn is_missing_from(&self, metadata: &ObjectMeta) -> bool {
+        let value = |name: &str| metadata.annotations.as_ref().and_then(|all| all.get(name));
+        match (value(ANNOTATION_SPEC), value(ANNOTATION_CONFIG)) {
+            (Some(spec), _) => *spec != self.spec,
+            (None, Some(config)) => *config != self.config,
+            (None, None) => false,
+        }
+    }
+
+    /// Whether a template has exactly this mark.
+    pub fn is_of(&self, metadata: &ObjectMeta) -> bool {
+        metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION_SPEC)) == Some(&self.spec)
+    }
+
+    /// The value of the annotation.
+    #[cfg(test)]
+    pub fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    fn annotations(self) -> BTreeMap<String, String> {
+        BTreeMap::from([(ANNOTATION_CONFIG.to_owned(), self.config), (ANNOTATION_SPEC.to_owned(), self.spec)])
+    }
+}
+
+pub(super) fn stateful_set(inputs: &Inputs<'_>) -> StatefulSet {
     let name = inputs.name();
     StatefulSet {
         metadata: inputs.metadata(name.clone()),
@@ -60,7 +115,7 @@ pub(super) fn stateful_set(inputs: &Inputs<'_>, config: &ConfigMap) -> StatefulS
                 when_deleted: Some("Retain".to_owned()),
                 when_scaled: Some("Retain".to_owned()),
             }),
-            template: pod_template(inputs, config),
+            template: pod_template(inputs),
             volume_claim_templates: Some(vec![volume_claim(inputs)]),
             ..StatefulSetSpec::default()
         },
@@ -105,13 +160,12 @@ fn volume_claim(inputs: &Inputs<'_>) -> PersistentVolumeClaim {
     }
 }
 
-fn pod_template(inputs: &Inputs<'_>, config: &ConfigMap) -> PodTemplateSpec {
+fn pod_template(inputs: &Inputs<'_>) -> PodTemplateSpec {
     let name = inputs.name();
-    let text = config.data.iter().flat_map(BTreeMap::values).map(String::as_str).collect::<String>();
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(labels::cluster(&name)),
-            annotations: Some(BTreeMap::from([(ANNOTATION_CONFIG.to_owned(), short_hash(&text))])),
+            annotations: Some(TemplateMark::of(inputs.cluster).annotations()),
             ..ObjectMeta::default()
         }),
         spec: Some(PodSpec {

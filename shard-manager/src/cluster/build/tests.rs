@@ -147,3 +147,63 @@ fn a_claim_template_that_exists_is_kept_though_the_size_has_grown() {
             .stateful_set;
     assert_eq!(new.spec.volume_claim_templates, old.spec.volume_claim_templates);
 }
+
+fn template(spec: &serde_json::Value, images: &Images) -> ObjectMeta {
+    let built = build(&Inputs {
+        cluster: &cluster(spec),
+        namespace: "tenant-a",
+        found: &Dereferenced { keys: keys(), children: Children::default() },
+        traffic: &Traffic::default(),
+        pods: 3,
+        images,
+        now: now(),
+    });
+    built.unwrap().stateful_set.spec.template.metadata.unwrap()
+}
+
+#[test]
+fn other_images_of_the_operator_make_no_pod_outdated() {
+    let spec = json!({ "version": "9.7", "storage": { "size": "1Gi" } });
+    let upgraded = Images {
+        agent: "registry.example/mysql-fleet:2".to_owned(),
+        mysql: "mirror.example/mysql:{version}".to_owned(),
+        pull_policy: PullPolicy::Always,
+    };
+    assert_eq!(template(&spec, &images()), template(&spec, &upgraded));
+}
+
+#[test]
+fn whatever_of_the_spec_is_in_a_pod_makes_pods_outdated() {
+    let spec = json!({ "version": "9.7", "storage": { "size": "1Gi" } });
+    let old = template(&spec, &images());
+    let with = |key: &str, value: serde_json::Value| {
+        let mut spec = spec.clone();
+        spec[key] = value;
+        TemplateMark::of(&cluster(&spec))
+    };
+    for (key, value) in [
+        ("version", json!("9.8")),
+        ("image", json!("registry.example/other:1")),
+        ("resources", json!({ "limits": { "memory": "2Gi" } })),
+        ("mysqld", json!({ "max_connections": "200" })),
+        ("durability", json!("Relaxed")),
+    ] {
+        assert!(with(key, value).is_missing_from(&old), "{key}");
+    }
+    for (key, value) in
+        [("replicas", json!(5)), ("storage", json!({ "size": "2Gi" })), ("offline", json!(true))]
+    {
+        assert!(!with(key, value).is_missing_from(&old), "{key}");
+    }
+}
+
+#[test]
+fn a_pod_of_a_release_without_the_mark_is_told_by_its_keys() {
+    let spec = json!({ "version": "9.7", "storage": { "size": "1Gi" } });
+    let mut old = template(&spec, &images());
+    old.annotations.as_mut().unwrap().remove("mysqlfleet.io/spec-hash");
+    assert!(!TemplateMark::of(&cluster(&spec)).is_missing_from(&old));
+    let other =
+        json!({ "version": "9.7", "storage": { "size": "1Gi" }, "mysqld": { "max_connections": "9" } });
+    assert!(TemplateMark::of(&cluster(&other)).is_missing_from(&old));
+}

@@ -1,0 +1,138 @@
+//! A changed spec reaches running instances one at a time, and a bad one does not reach more than one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use e2e::scenario::Stage;
+use e2e::tenant::Tenant;
+use e2e::wait;
+use e2e::workload::{Verdict, Workload, outage};
+use fleet_api::names::{self, UserRole};
+use fleet_api::v1::ConditionType;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "tenant-r";
+const ORDERS: &str = "orders";
+const LONG: Duration = Duration::from_mins(2);
+const SOON: Duration = Duration::from_secs(30);
+const OFTEN: Duration = Duration::from_millis(20);
+const CLIENTS: u32 = 8;
+
+type Uids = BTreeMap<String, String>;
+
+/// The pods by name, and which of them is which.
+async fn uids(tenant: &Tenant) -> Result<Uids> {
+    let pods = tenant.instances(ORDERS).await?;
+    Ok(pods.into_iter().filter_map(|(name, pod)| Some((name, pod.uid()?))).collect())
+}
+
+async fn apply(tenant: &Tenant, fields: Value) {
+    tenant.apply(ORDERS, &tenant.spec(fields)).await.unwrap();
+}
+
+/// Watches until every pod is another one and the cluster is Healthy: in which order they were replaced.
+async fn order_of_replacement(tenant: &Tenant, before: &Uids) -> Vec<String> {
+    let order = std::sync::Mutex::new(Vec::new());
+    wait::until("all pods to be replaced", LONG, OFTEN, || async {
+        let now = uids(tenant).await?;
+        let mut order = order.lock().unwrap();
+        for (pod, uid) in &now {
+            if before[pod] != *uid && !order.contains(pod) {
+                order.push(pod.clone());
+            }
+        }
+        ensure!(order.len() == before.len(), "replaced: {order:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    order.into_inner().unwrap()
+}
+
+async fn has_max_connections(tenant: &Tenant, expected: &str) {
+    for ordinal in 0..3 {
+        let pod = names::pod(ORDERS, ordinal);
+        let host = names::instance_host(NAMESPACE, ORDERS, &pod);
+        let query = "SELECT @@max_connections";
+        assert_eq!(
+            tenant.sql(ORDERS, &pod, &host, UserRole::Reader, query).await.unwrap(),
+            expected,
+            "{pod}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_changed_spec_reaches_one_instance_after_the_other() {
+    let stage = Stage::set().await.unwrap();
+    let tenant = stage.tenant(NAMESPACE).await.unwrap();
+    apply(&tenant, json!({})).await;
+    let cluster = tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    let primary = cluster.status.unwrap().primary.unwrap();
+    let workload = Workload::start(&stage.cluster, &tenant, ORDERS, CLIENTS).await.unwrap();
+
+    let before = uids(&tenant).await.unwrap();
+    let since = Instant::now();
+    let good = json!({"mysqld": {"max_connections": "123"}});
+    apply(&tenant, good.clone()).await;
+    let order = order_of_replacement(&tenant, &before).await;
+    let cluster = tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    let until = Instant::now();
+    let mut expected: Vec<_> = before.keys().filter(|pod| **pod != primary).rev().cloned().collect();
+    expected.push(primary.clone());
+    assert_eq!(order, expected);
+    let status = cluster.status.unwrap();
+    assert!(status.planned && status.primary.as_ref() != Some(&primary), "no handover: {status:?}");
+    has_max_connections(&tenant, "123").await;
+    no_other_than_the_first_replica_meets_a_bad_image(&tenant, &status.primary.unwrap(), good).await;
+
+    let writes = workload.stop().await.unwrap();
+    for pod in before.keys() {
+        let verdict = wait::until(format!("{pod} to have applied everything"), SOON, OFTEN, || async {
+            let verdict = Verdict::of(&writes, &tenant, ORDERS, pod).await?;
+            ensure!(verdict.lost.is_empty(), "{verdict:?}");
+            Ok(verdict)
+        });
+        let verdict = verdict.await.unwrap();
+        assert!(verdict.is_clean() && verdict.acknowledged > 0, "{pod}: {verdict:?}");
+    }
+    let gap = outage(&writes, since, until).as_secs_f64();
+    println!("{:.0} s for all; no acknowledged write for {gap:.2} s", (until - since).as_secs_f64());
+}
+
+/// The update stops at the first replica, and the corrected spec makes that one good again.
+async fn no_other_than_the_first_replica_meets_a_bad_image(tenant: &Tenant, primary: &str, good: Value) {
+    let before = uids(tenant).await.unwrap();
+    let first = before.keys().rev().find(|pod| *pod != primary).unwrap().clone();
+    let mut bad = good.clone();
+    bad["image"] = json!("registry.invalid/mysql:none");
+    apply(tenant, bad).await;
+    wait::until(format!("{first} to fail"), LONG, OFTEN, || async {
+        let cluster = tenant.clusters().get(ORDERS).await?;
+        let status = cluster.status.unwrap();
+        let message =
+            status.instances.iter().find(|one| one.name == first).and_then(|one| one.message.clone());
+        let says = message.unwrap_or_default();
+        ensure!(says.contains("registry.invalid/mysql:none"), "{says}; {:?}", status.conditions);
+        let progress = status.conditions.iter().find(|one| one.type_ == ConditionType::Progressing).unwrap();
+        ensure!(progress.reason == "RollingUpdate" && progress.message.contains("1 of 3"), "{progress:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    apply(tenant, good).await;
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    let after = uids(tenant).await.unwrap();
+    let replaced: Vec<_> = before.keys().filter(|pod| before[*pod] != after[*pod]).collect();
+    assert_eq!(replaced, [&first], "only one pod was touched");
+    let status = tenant.clusters().get(ORDERS).await.unwrap().status.unwrap();
+    assert_eq!(status.primary.as_deref(), Some(primary));
+}

@@ -1,0 +1,48 @@
+//! Which outdated pod is replaced next.
+//!
+//! ```text
+//! nothing else is going on ─► a replica is outdated ─► replace it, the highest ordinal first
+//!                              │ none is              └─► not in sync yet: nobody else is touched
+//!                              └─ the primary is ─► hand over ─► it is a replica like any other
+//!                                                └─ the only instance ─► replace it
+//! ```
+//!
+//! While one instance is away all others are in sync: with 3 instances 1 acker where a commit waits for 1, with 5
+//! instances 3 where it waits for 2. So a rollout never leaves fewer than a commit waits for.
+
+use super::decision::Standing;
+use super::followers::Follower;
+use super::survey::{Member, Survey};
+use crate::observe::{InstanceId, PodState};
+
+/// The instance whose pod may be replaced now, if the primary takes writes.
+pub(super) fn next(
+    survey: &Survey<'_>,
+    primary: Member<'_>,
+    followers: &[Follower<'_>],
+) -> Option<InstanceId> {
+    if !is_quiet(survey, primary, followers) {
+        return None;
+    }
+    let outdated = followers.iter().map(|follower| follower.member).filter(|member| member.outdated);
+    let alone = survey.view.replicas == 1 && primary.outdated;
+    outdated.map(|member| member.id).max().or_else(|| alone.then_some(primary.id))
+}
+
+/// Whether the primary is the last instance that is outdated, so that another one has to take over.
+pub(super) fn reaches_primary(survey: &Survey<'_>, primary: Member<'_>, followers: &[Follower<'_>]) -> bool {
+    survey.view.replicas > 1
+        && primary.outdated
+        && !followers.iter().any(|follower| follower.member.outdated)
+        && is_quiet(survey, primary, followers)
+}
+
+/// Whether all wanted instances are there and in sync, nobody else is, and the quorum is the wanted one.
+fn is_quiet(survey: &Survey<'_>, primary: Member<'_>, followers: &[Follower<'_>]) -> bool {
+    let stays = |member: Member<'_>| {
+        survey.is_wanted(member.id) && member.pod == PodState::Running && !member.leaves()
+    };
+    survey.record().quorum == survey.wanted
+        && stays(primary)
+        && followers.iter().all(|follower| stays(follower.member) && follower.standing == Standing::InSync)
+}
