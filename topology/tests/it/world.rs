@@ -6,7 +6,7 @@ use fleet_topology::*;
 use crate::views::{id, idle_server};
 
 /// A mysqld with its agent and its volume.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Node {
     pod: PodState,
     volume: u32,
@@ -25,7 +25,7 @@ struct Node {
 }
 
 /// Something that happens.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The shard hears from an instance.
     Hear(u32),
@@ -68,6 +68,7 @@ pub(crate) enum Point {
     BeforeAnswer,
 }
 
+#[derive(Debug, Clone)]
 pub(crate) struct World {
     nodes: Vec<Node>,
     heard: Vec<Observed<InstanceFacts>>,
@@ -596,7 +597,7 @@ impl World {
         self.heard[instance.0 as usize] != self.facts(instance.0 as usize)
     }
 
-    fn carry_out(&mut self, order: &Order) {
+    pub(crate) fn carry_out(&mut self, order: &Order) {
         let instance = order.instance.0 as usize;
         let works = self.works(instance) && self.nodes[instance].part == 0;
         let node = &mut self.nodes[instance];
