@@ -406,6 +406,7 @@ mod tests {
             offline: false,
             paused: false,
             wanted_primary: None,
+            rebuild: None,
             durability: fleet_topology::Durability::Strict,
             record: TermRecord::NONE,
             opened: Term::NONE,

@@ -1,7 +1,12 @@
 //! Every order of events up to a depth, with a bounded number of faults, from every moment of a failover and of a
-//! handover of three instances: the real [`decide`](fleet_topology::decide) in the toy world of the simulation. `MODEL_DEPTH` and `MODEL_FAULTS`
-//! go further.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that goes wrong has to end")]
+//! handover of three instances: the real [`decide`](fleet_topology::decide) in the toy world of the simulation.
+//! `MODEL_DEPTH` and `MODEL_FAULTS` go further.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that goes wrong has to end"
+)]
 
 #[expect(dead_code, reason = "shared with the simulation, which uses more of it")]
 #[path = "../it/views.rs"]
@@ -37,6 +42,7 @@ struct Moment {
 }
 
 /// What the last decision was about.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     blocked: bool,
