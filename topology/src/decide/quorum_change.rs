@@ -57,7 +57,7 @@ fn obstacle(
 }
 
 /// Whether an instance lacks nothing, or as little as nobody would notice.
-fn keeps_up(primary: Member<'_>, server: &ServerFacts, follower: &Follower<'_>) -> bool {
+pub(super) fn keeps_up(primary: Member<'_>, server: &ServerFacts, follower: &Follower<'_>) -> bool {
     let lag = follower.member.replication_from(primary.id).and_then(|replication| replication.lag_ms);
     follower.holds_all_of(&server.executed) || lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
 }

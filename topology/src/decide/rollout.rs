@@ -12,6 +12,7 @@
 
 use super::decision::Standing;
 use super::followers::Follower;
+use super::quorum_change::keeps_up;
 use super::survey::{Member, Survey};
 use crate::observe::{InstanceId, PodState};
 
@@ -38,11 +39,17 @@ pub(super) fn reaches_primary(survey: &Survey<'_>, primary: Member<'_>, follower
 }
 
 /// Whether all wanted instances are there and in sync, nobody else is, and the quorum is the wanted one.
+///
+/// An instance that was away gets what it has missed first, and acknowledges nothing new until then: the next one must
+/// not go before that, or commits would wait for as long.
 fn is_quiet(survey: &Survey<'_>, primary: Member<'_>, followers: &[Follower<'_>]) -> bool {
     let stays = |member: Member<'_>| {
         survey.is_wanted(member.id) && member.pod == PodState::Running && !member.leaves()
     };
     survey.record().quorum == survey.wanted
         && stays(primary)
-        && followers.iter().all(|follower| stays(follower.member) && follower.standing == Standing::InSync)
+        && followers.iter().all(|follower| {
+            let current = primary.server().is_some_and(|server| keeps_up(primary, server, follower));
+            stays(follower.member) && follower.standing == Standing::InSync && current
+        })
 }

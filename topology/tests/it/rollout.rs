@@ -28,13 +28,18 @@ fn replicas_are_replaced_first_and_the_highest_ordinal_before_the_others() {
 #[test]
 fn nobody_is_touched_before_the_last_one_is_in_sync_again() {
     type Trouble = fn(&mut ClusterView);
-    let troubles: [(&str, Trouble); 7] = [
+    let troubles: [(&str, Trouble); 8] = [
         ("its pod is not started", |view| view.instance(2).pod = PodState::Pending),
         ("its pod is being deleted", |view| view.instance(2).pod = PodState::Terminating),
         ("its agent does not answer", |view| view.silent(2, 100)),
         ("its mysqld has ended", |view| view.down(2)),
         ("its agent was told to end", |view| view.facts(2).process = ProcessState::Leaving),
         ("it does not acknowledge", |view| view.server(2).semi_sync_replica = false),
+        ("it has missed much", |view| {
+            view.server(0).executed = trx(0, 90);
+            view.server(1).executed = trx(0, 90);
+            view.replication(2).lag_ms = Some(5000);
+        }),
         ("it does not apply", |view| view.replication(2).applier = ThreadState::Failed),
     ];
     for (trouble, happens) in troubles {

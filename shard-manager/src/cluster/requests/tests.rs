@@ -185,7 +185,7 @@ fn each_request_is_answered_by_itself() {
             .collect()
     };
     let refused = ("SwitchoverRefused", "nonsense".to_owned());
-    assert_eq!(reasons(&decision), [refused.clone()], "the rebuilding goes on");
+    assert_eq!(reasons(&decision), std::slice::from_ref(&refused), "the rebuilding goes on");
     decision.rebuilding = Some(Rebuilding::Done);
     assert_eq!(reasons(&decision), [refused, ("RebuildDone", "orders-1".to_owned())]);
 }
