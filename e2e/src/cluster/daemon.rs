@@ -22,6 +22,14 @@ use crate::wait;
 const OWNER: &str = "MYSQL_FLEET_DAEMON";
 const DIGEST: &str = "MYSQL_FLEET_DIGEST";
 
+/// The programs that a process is one after the other before it becomes the daemon.
+const BEFORE: [&str; 3] = ["setsid", "bash", "nsenter"];
+
+/// Becomes the command that it is given, with the standard files alone. Bash, since other shells close no file
+/// above 9.
+const CLOSE_INHERITED: &str = "for file in /proc/self/fd/*; do number=${file##*/}; \
+                               if ((number > 2)); then eval \"exec $number>&-\"; fi; done; exec \"$0\" \"$@\"";
+
 /// In how many looks in a row a process has to be missed to have ended: for a moment of each exec (setsid,
 /// nsenter, the program) it has no environment to be found by.
 const MISSED: u32 = 3;
@@ -68,6 +76,14 @@ impl Daemon {
     /// Kills the process and waits until it is gone.
     pub async fn kill(&self) -> Result<()> {
         kill_all(&self.id, || self.processes()).await
+    }
+
+    /// Starts the process unless it runs, without waiting for anything.
+    pub fn start_again(&self) -> Result<()> {
+        if self.is_running() {
+            return Ok(());
+        }
+        self.start(&self.digest()?)
     }
 
     /// Sends the process a signal.
@@ -128,6 +144,9 @@ impl Daemon {
         // setsid: an interrupt from the terminal is for us, not for the cluster. Neither program forks here,
         // so the process keeps the number and becomes the daemon itself.
         let mut command = Command::new("setsid");
+        // A file that the caller was given may carry somebody's lock, which the daemon would hold for as long as
+        // it lives.
+        command.args(["bash", "-c", CLOSE_INHERITED]);
         if let Some(namespace) = &self.namespace {
             command.arg("nsenter").arg(format!("--net={}", network::namespace_file(namespace).display()));
         }
@@ -154,7 +173,7 @@ impl Daemon {
     }
 
     /// The processes that carry this daemon's name and run its program: its children carry the name too.
-    fn processes(&self) -> Vec<i32> {
+    pub fn processes(&self) -> Vec<i32> {
         let program = self.program.file_name().unwrap_or_default();
         pids()
             .filter(|pid| variable(*pid, OWNER).as_deref() == Some(&self.id))
@@ -162,8 +181,8 @@ impl Daemon {
                 let executable = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
                 let name = executable.file_name().unwrap_or_default().to_string_lossy();
                 let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-                // Between its start and its last exec it is still setsid or nsenter.
-                *name == *program.to_string_lossy() || name == "setsid" || name == "nsenter"
+                // Between its start and its last exec it is still one of these.
+                *name == *program.to_string_lossy() || BEFORE.contains(&name)
             })
             .collect()
     }
@@ -216,4 +235,40 @@ fn variable(pid: i32, name: &str) -> Option<String> {
         let entry = std::str::from_utf8(entry).ok()?;
         entry.strip_prefix(name)?.strip_prefix('=').map(str::to_owned)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_does_not_keep_the_lock_that_its_starter_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join("lock");
+        let file = File::create(&lock).unwrap();
+        // As flock(1) passes it on: without the flag that closes it at an exec.
+        let inherited = nix::unistd::dup(&file).unwrap();
+        let daemon = Daemon {
+            id: "t-unit/0/sleep".into(),
+            namespace: None,
+            program: crate::command::find("sleep").unwrap(),
+            arguments: vec!["60".into()],
+            environment: vec![],
+            files: vec![],
+            log: folder.path().join("log"),
+        };
+        let child = daemon.spawn_owned().unwrap();
+        let process = format!("/proc/{}", child.id().unwrap());
+        wait::until("the daemon to run", Duration::from_secs(10), Duration::from_millis(5), || async {
+            let name = fs::read_to_string(format!("{process}/comm"))?;
+            if name.trim() == "sleep" { Ok(()) } else { bail!("it is still {name}") }
+        })
+        .await
+        .unwrap();
+        let open = fs::read_dir(format!("{process}/fd")).unwrap();
+        let files: Vec<PathBuf> = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
+        assert!(!files.is_empty());
+        assert!(!files.contains(&lock), "{files:?}");
+        drop(inherited);
+    }
 }
