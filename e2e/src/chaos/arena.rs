@@ -112,6 +112,24 @@ impl Arena {
         Parts::new(self.machine(), &self.tools, &self.pki)
     }
 
+    /// Starts what does not run of the cluster's own daemons, as a node's init system would: an API server without
+    /// etcd, for one, gives up after a while.
+    pub fn revive(&self) -> Result<()> {
+        let parts = self.parts();
+        let mut daemons = vec![parts.etcd()?, parts.api_server()?];
+        for node in self.machine().plan().each_node() {
+            daemons.extend([
+                parts.containerd(node)?,
+                parts.kubelet(node)?,
+                parts.proxy(node)?,
+                parts.driver(node)?,
+            ]);
+        }
+        daemons.extend([parts.controller_manager()?, parts.scheduler()?, parts.dns()?]);
+        daemons.extend([parts.sidecar("csi-provisioner")?, parts.sidecar("csi-resizer")?]);
+        daemons.iter().try_for_each(Daemon::start_again)
+    }
+
     /// The MySQLCluster now. Fails where the API server does not answer in time.
     pub async fn cluster(&self) -> Result<MySQLCluster> {
         let clusters = self.tenant.clusters();

@@ -238,9 +238,13 @@ impl Run<'_> {
         self.history.event("healed", json!({}))
     }
 
-    /// The spec as it was, once the API server answers.
+    /// The daemons of the cluster and the spec as they were, once the API server answers.
     async fn restore(&self) -> Result<()> {
-        crate::wait::until("the spec to be restored", SERVED, OFTEN, || self.arena.wanted(3)).await
+        let whole = || async {
+            self.arena.revive()?;
+            self.arena.wanted(3).await
+        };
+        crate::wait::until("the cluster to be as it was", SERVED, OFTEN, whole).await
     }
 
     /// Waits until clients get writes acknowledged.
