@@ -19,6 +19,8 @@ use crate::scenario::Stage;
 use crate::tenant::Tenant;
 use crate::wait;
 
+pub mod failover;
+
 const NAMESPACE: &str = "bench";
 const CLUSTER: &str = "orders";
 const LONG: Duration = Duration::from_mins(3);

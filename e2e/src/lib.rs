@@ -7,6 +7,7 @@
 
 pub mod apiserver;
 pub mod bench;
+pub mod chaos;
 pub mod cluster;
 pub mod command;
 pub mod demo;

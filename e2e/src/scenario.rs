@@ -42,8 +42,13 @@ impl Stage {
 
     /// The same with programs of a given profile.
     pub async fn with(profile: Profile) -> Result<Self> {
+        Self::on(&cluster_name(), None, profile).await
+    }
+
+    /// The same in another cluster than that of the tests, with at least so many nodes.
+    pub async fn on(name: &str, nodes: Option<u8>, profile: Profile) -> Result<Self> {
         let progress = Progress::default();
-        let mut clusters = cluster::up::up(&[cluster_name()], None, &progress).await?;
+        let mut clusters = cluster::up::up(&[name.to_owned()], nodes, &progress).await?;
         let cluster = clusters.pop().context("the cluster did not come up")?;
         let mysql = mysql::mysql(&progress).await?;
         let fleet = fleet::fleet(profile, &progress).await?;

@@ -1,14 +1,16 @@
-//! Clients that write through a Service and remember what they were told, and the verdict on it.
+//! Clients that write and read through a Service and remember what they were told, and the verdict on it.
 //!
 //! Nothing here knows of the operator: whatever it claims, every acknowledged write has to be there exactly
 //! once at the end, and every refused one must not.
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use fleet_api::names::{self, UserRole};
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
@@ -20,6 +22,12 @@ use tokio::sync::watch;
 use crate::cluster::{Cluster, network};
 use crate::tenant::Tenant;
 
+pub mod order;
+pub mod reads;
+mod verdict;
+
+pub use verdict::{Verdict, outage};
+
 /// How long a client waits for a connection.
 const CONNECT: Duration = Duration::from_millis(500);
 /// How long a client waits for the answer to a write before it gives the connection up.
@@ -29,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// "The server is running with the --super-read-only option": refused before anything was done.
 const READ_ONLY: u16 = 1290;
 /// The database and table that the clients write to.
-const TABLE: &str = "workload.writes";
+pub(crate) const TABLE: &str = "workload.writes";
 
 /// What a client was told of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +48,35 @@ pub enum Outcome {
     Refused,
     /// Nothing: the connection ended, or the answer did not come in time.
     Unknown,
+}
+
+/// The `server_uuid` of a mysqld.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Server(u128);
+
+impl Server {
+    /// Reads the hexadecimal digits with hyphens that mysqld shows. None for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits: String = text.chars().filter(|character| *character != '-').collect();
+        if digits.len() != 32 {
+            return None;
+        }
+        u128::from_str_radix(&digits, 16).ok().map(Self)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:032x}", self.0);
+        let mut parts = Vec::new();
+        let mut rest = digits.as_str();
+        for length in [8, 4, 4, 4, 12] {
+            let (part, after) = rest.split_at(length);
+            parts.push(part);
+            rest = after;
+        }
+        f.write_str(&parts.join("-"))
+    }
 }
 
 /// One write of one client.
@@ -55,70 +92,152 @@ pub struct Write {
     pub ended: Instant,
     /// Its outcome.
     pub outcome: Outcome,
+    /// The mysqld that the connection led to.
+    pub server: Server,
+    /// The row's key, where the write was acknowledged.
+    pub id: Option<u64>,
 }
 
-/// Clients at work.
+/// Who is at work.
+#[derive(Debug, Clone)]
+pub struct Clients {
+    /// Clients that write, on the nodes in turn.
+    pub writers: u32,
+    /// Clients that read the highest key, on the nodes in turn.
+    pub readers: u32,
+    /// The nodes whose network they use.
+    pub nodes: Vec<u8>,
+    /// How long each waits after an answer.
+    pub pause: Duration,
+}
+
+/// What the clients were told, by the time of the answer.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// The writes.
+    pub writes: Vec<Write>,
+    /// The reads.
+    pub reads: Vec<reads::Read>,
+}
+
+/// Clients at work. When this is dropped they end soon after.
 pub struct Workload {
     stop: watch::Sender<bool>,
-    thread: JoinHandle<Result<Vec<Write>>>,
+    threads: Vec<JoinHandle<Result<Told>>>,
+    acknowledged: Arc<AtomicU64>,
 }
 
 impl Workload {
     /// Starts clients that write through the Service of the primary of `cluster`, as programs on node 0 of
     /// `machine` would. The table is made first, so the cluster has to take writes.
     pub async fn start(machine: &Cluster, tenant: &Tenant, cluster: &str, clients: u32) -> Result<Self> {
+        let clients = Clients { writers: clients, readers: 0, nodes: vec![0], pause: Duration::ZERO };
+        Self::start_with(machine, tenant, cluster, &clients).await
+    }
+
+    /// The same with readers, and on some nodes.
+    pub async fn start_with(
+        machine: &Cluster,
+        tenant: &Tenant,
+        cluster: &str,
+        clients: &Clients,
+    ) -> Result<Self> {
         let services: Api<Service> = Api::namespaced(tenant.client.clone(), &tenant.namespace);
         let service = services.get(&names::primary_service(cluster)).await?;
         let address = service.spec.and_then(|spec| spec.cluster_ip).context("the Service has no address")?;
-        let secrets: Api<Secret> = Api::namespaced(tenant.client.clone(), &tenant.namespace);
-        let tls = secrets.get(&names::tls_secret(cluster)).await?.data.unwrap_or_default();
-        let authority = tls.get("ca.crt").context("the Secret has no ca.crt")?.0.clone();
-        let options = |user: String, password: String| -> Opts {
-            // The certificate names the Service, whose name no name server of this machine knows.
-            let ssl = SslOpts::default()
-                .with_root_certs(vec![authority.clone().into()])
-                .with_disable_built_in_roots(true)
-                .with_danger_tls_hostname_override(Some(names::primary_service(cluster)));
-            OptsBuilder::default()
-                .ip_or_hostname(address.clone())
-                .tcp_port(names::PORT_MYSQL)
-                .user(Some(user))
-                .pass(Some(password))
-                .prefer_socket(false)
-                .ssl_opts(ssl)
-                .into()
+        let admin = options(tenant, cluster, &address, UserRole::Admin).await?;
+        let writer = options(tenant, cluster, &address, UserRole::Writer).await?;
+        let inside = |node: u8| {
+            let file = network::namespace_file(&machine.plan().namespace(node));
+            File::open(file).with_context(|| format!("could not open the network of node {node}"))
         };
-        let (user, password) = tenant.account(cluster, UserRole::Admin).await?;
-        let admin = options(user, password);
-        let (user, password) = tenant.account(cluster, UserRole::Writer).await?;
-        let writer = options(user, password);
+        let first = clients.nodes.first().copied().context("the clients need a node")?;
+        let made = in_network(inside(first)?, move || prepare(admin));
+        tokio::task::spawn_blocking(move || made.join()).await?.map_err(|_| anyhow!("it panicked"))??;
         let (stop, stopped) = watch::channel(false);
-        let network = File::open(network::namespace_file(&machine.plan().namespace(0)))
-            .context("could not open the network of node 0")?;
-        let (ready, is_ready) = tokio::sync::oneshot::channel();
-        let thread = std::thread::spawn(move || -> Result<Vec<Write>> {
-            setns(&network, CloneFlags::CLONE_NEWNET).context("could not enter the network of node 0")?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async move {
-                let made = prepare(admin).await;
-                // Nobody listens any more only where the start was given up.
-                let _ = ready.send(made);
-                let work = (0..clients).map(|client| run(client, writer.clone(), stopped.clone()));
-                Ok(futures::future::join_all(work).await.into_iter().flatten().collect())
-            })
-        });
-        is_ready.await.context("the clients ended")??;
-        Ok(Self { stop, thread })
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let places = u32::try_from(clients.nodes.len()).unwrap_or(1);
+        let mut threads = Vec::new();
+        for (place, node) in (0_u32..).zip(&clients.nodes) {
+            let here = move |count: u32| (0..count).filter(move |client| client % places == place);
+            let (writers, readers) = (here(clients.writers), here(clients.readers));
+            let client = Client {
+                options: writer.clone(),
+                pause: clients.pause,
+                stopped: stopped.clone(),
+                acknowledged: Arc::clone(&acknowledged),
+            };
+            threads.push(in_network(inside(*node)?, move || work(client, writers, readers)));
+        }
+        Ok(Self { stop, threads, acknowledged })
     }
 
-    /// Ends the clients; returns what they were told, by the time of the answer.
-    pub async fn stop(self) -> Result<Vec<Write>> {
-        self.stop.send_replace(true);
-        let joined = tokio::task::spawn_blocking(move || self.thread.join()).await?;
-        let mut writes = joined.map_err(|_| anyhow!("the clients panicked"))??;
-        writes.sort_by_key(|write| write.ended);
-        Ok(writes)
+    /// How many writes have been acknowledged so far.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
     }
+
+    /// Ends the clients; returns what the writers were told, by the time of the answer.
+    pub async fn stop(self) -> Result<Vec<Write>> {
+        Ok(self.finish().await?.writes)
+    }
+
+    /// Ends the clients; returns what all were told.
+    pub async fn finish(mut self) -> Result<Told> {
+        self.stop.send_replace(true);
+        let threads = std::mem::take(&mut self.threads);
+        let joined = tokio::task::spawn_blocking(move || {
+            threads.into_iter().map(JoinHandle::join).collect::<Vec<_>>()
+        });
+        let mut told = Told::default();
+        for thread in joined.await? {
+            let part = thread.map_err(|_| anyhow!("the clients panicked"))??;
+            told.writes.extend(part.writes);
+            told.reads.extend(part.reads);
+        }
+        told.writes.sort_by_key(|write| write.ended);
+        told.reads.sort_by_key(|read| read.ended);
+        Ok(told)
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+/// How a role connects to an address of `cluster`.
+pub(crate) async fn options(tenant: &Tenant, cluster: &str, address: &str, role: UserRole) -> Result<Opts> {
+    let secrets: Api<Secret> = Api::namespaced(tenant.client.clone(), &tenant.namespace);
+    let tls = secrets.get(&names::tls_secret(cluster)).await?.data.unwrap_or_default();
+    let authority = tls.get("ca.crt").context("the Secret has no ca.crt")?.0.clone();
+    let (user, password) = tenant.account(cluster, role).await?;
+    // The certificate names the Service, whose name no name server of this machine knows.
+    let ssl = SslOpts::default()
+        .with_root_certs(vec![authority.into()])
+        .with_disable_built_in_roots(true)
+        .with_danger_tls_hostname_override(Some(names::primary_service(cluster)));
+    Ok(OptsBuilder::default()
+        .ip_or_hostname(address.to_owned())
+        .tcp_port(names::PORT_MYSQL)
+        .user(Some(user))
+        .pass(Some(password))
+        .prefer_socket(false)
+        .ssl_opts(ssl)
+        .into())
+}
+
+/// Runs a future to its end in a thread of its own that uses the network of a namespace.
+fn in_network<T, F>(network: File, work: impl FnOnce() -> F + Send + 'static) -> JoinHandle<Result<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>>,
+{
+    std::thread::spawn(move || {
+        setns(&network, CloneFlags::CLONE_NEWNET).context("could not enter the network of a node")?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work())
+    })
 }
 
 async fn prepare(admin: Opts) -> Result<()> {
@@ -138,20 +257,51 @@ async fn prepare(admin: Opts) -> Result<()> {
     Ok(())
 }
 
-async fn run(client: u32, options: Opts, stopped: watch::Receiver<bool>) -> Vec<Write> {
+/// What every client of a node has.
+#[derive(Clone)]
+struct Client {
+    options: Opts,
+    pause: Duration,
+    stopped: watch::Receiver<bool>,
+    acknowledged: Arc<AtomicU64>,
+}
+
+async fn work(
+    client: Client,
+    writers: impl Iterator<Item = u32>,
+    readers: impl Iterator<Item = u32>,
+) -> Result<Told> {
+    let writing = futures::future::join_all(writers.map(|number| write(client.clone(), number)));
+    let reading = futures::future::join_all(readers.map(|number| reads::read(client.clone(), number)));
+    let (written, seen) = futures::future::join(writing, reading).await;
+    Ok(Told { writes: written.into_iter().flatten().collect(), reads: seen.into_iter().flatten().collect() })
+}
+
+/// Connects, and asks which mysqld the connection leads to. None when that failed; the client has paused then.
+async fn connect(options: &Opts) -> Option<(Conn, Server)> {
+    let connect = async {
+        let mut connection = Conn::new(options.clone()).await.ok()?;
+        let server: Option<String> = connection.query_first("SELECT @@server_uuid").await.ok()?;
+        Some((connection, Server::parse(&server?)?))
+    };
+    let connected = tokio::time::timeout(CONNECT, connect).await.ok().flatten();
+    if connected.is_none() {
+        tokio::time::sleep(PAUSE).await;
+    }
+    connected
+}
+
+async fn write(mut client: Client, name: u32) -> Vec<Write> {
     let mut writes = Vec::new();
-    let mut connection: Option<Conn> = None;
-    while !*stopped.borrow() {
-        let Some(open) = connection.as_mut() else {
-            match tokio::time::timeout(CONNECT, Conn::new(options.clone())).await {
-                Ok(Ok(open)) => connection = Some(open),
-                Ok(Err(_)) | Err(_) => tokio::time::sleep(PAUSE).await,
-            }
+    let mut connection: Option<(Conn, Server)> = None;
+    while !*client.stopped.borrow() {
+        let Some((open, server)) = connection.as_mut() else {
+            connection = connect(&client.options).await;
             continue;
         };
         let number = u32::try_from(writes.len()).unwrap_or(u32::MAX);
         let insert = format!(
-            "INSERT INTO {TABLE} (client, number, server_uuid) VALUES ({client}, {number}, @@server_uuid)"
+            "INSERT INTO {TABLE} (client, number, server_uuid) VALUES ({name}, {number}, @@server_uuid)"
         );
         let sent = Instant::now();
         let outcome = match tokio::time::timeout(ANSWER, open.query_drop(insert)).await {
@@ -159,8 +309,14 @@ async fn run(client: u32, options: Opts, stopped: watch::Receiver<bool>) -> Vec<
             Ok(Err(mysql_async::Error::Server(error))) if error.code == READ_ONLY => Outcome::Refused,
             Ok(Err(_)) | Err(_) => Outcome::Unknown,
         };
-        writes.push(Write { client, number, sent, ended: Instant::now(), outcome });
-        if outcome != Outcome::Acknowledged {
+        let acknowledged = outcome == Outcome::Acknowledged;
+        let id = if acknowledged { open.last_insert_id() } else { None };
+        let ended = Instant::now();
+        writes.push(Write { client: name, number, sent, ended, outcome, server: *server, id });
+        if acknowledged {
+            client.acknowledged.fetch_add(1, Ordering::Relaxed);
+            rest(&mut client).await;
+        } else {
             connection = None;
             tokio::time::sleep(PAUSE).await;
         }
@@ -168,130 +324,26 @@ async fn run(client: u32, options: Opts, stopped: watch::Receiver<bool>) -> Vec<
     writes
 }
 
-/// What became of the writes.
-#[derive(Debug, Default)]
-pub struct Verdict {
-    /// How many were acknowledged.
-    pub acknowledged: usize,
-    /// How many were refused.
-    pub refused: usize,
-    /// Of how many nobody was told.
-    pub unknown: usize,
-    /// Acknowledged, and not there.
-    pub lost: Vec<(u32, u32)>,
-    /// There more than once.
-    pub repeated: Vec<(u32, u32)>,
-    /// Refused, and there nevertheless, or never sent.
-    pub unasked: Vec<(u32, u32)>,
-}
-
-impl Verdict {
-    /// Compares what clients were told with what an instance has.
-    pub async fn of(writes: &[Write], tenant: &Tenant, cluster: &str, pod: &str) -> Result<Self> {
-        let host = names::instance_host(&tenant.namespace, cluster, pod);
-        let query = format!("SELECT client, number, COUNT(*) FROM {TABLE} GROUP BY client, number");
-        let rows = tenant.sql(cluster, pod, &host, UserRole::Reader, &query).await?;
-        let mut found = BTreeMap::new();
-        for row in rows.lines() {
-            let mut fields = row.split('\t').map(str::parse::<u32>);
-            let (Some(Ok(client)), Some(Ok(number)), Some(Ok(count))) =
-                (fields.next(), fields.next(), fields.next())
-            else {
-                bail!("{pod} answered the row {row:?}");
-            };
-            found.insert((client, number), count);
-        }
-        Ok(Self::compare(writes, &found))
+/// Waits as long as the clients are to wait between two statements, or until they are to end.
+async fn rest(client: &mut Client) {
+    if !client.pause.is_zero() {
+        // The sender is gone only when the clients are to end.
+        let _ = tokio::time::timeout(client.pause, client.stopped.changed()).await;
     }
-
-    fn compare(writes: &[Write], found: &BTreeMap<(u32, u32), u32>) -> Self {
-        let mut verdict = Self::default();
-        let mut told = BTreeMap::new();
-        for write in writes {
-            let key = (write.client, write.number);
-            told.insert(key, write.outcome);
-            match write.outcome {
-                Outcome::Acknowledged => {
-                    verdict.acknowledged += 1;
-                    if !found.contains_key(&key) {
-                        verdict.lost.push(key);
-                    }
-                }
-                Outcome::Refused => verdict.refused += 1,
-                Outcome::Unknown => verdict.unknown += 1,
-            }
-        }
-        for (key, count) in found {
-            if *count > 1 {
-                verdict.repeated.push(*key);
-            }
-            if told.get(key).is_none_or(|outcome| *outcome == Outcome::Refused) {
-                verdict.unasked.push(*key);
-            }
-        }
-        verdict
-    }
-
-    /// Whether every promise was kept.
-    pub fn is_clean(&self) -> bool {
-        self.lost.is_empty() && self.repeated.is_empty() && self.unasked.is_empty()
-    }
-}
-
-/// The longest time between `since` and `until` without an acknowledged write.
-pub fn outage(writes: &[Write], since: Instant, until: Instant) -> Duration {
-    let mut last = since;
-    let mut longest = Duration::ZERO;
-    let acknowledged = writes.iter().filter(|write| write.outcome == Outcome::Acknowledged);
-    let ends = acknowledged.map(|write| write.ended).filter(|ended| (since..until).contains(ended));
-    for end in ends.chain([until]) {
-        longest = longest.max(end.saturating_duration_since(last));
-        last = end;
-    }
-    longest
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn write(number: u32, outcome: Outcome, ended: Instant) -> Write {
-        Write { client: 1, number, sent: ended, ended, outcome }
-    }
-
     #[test]
-    fn broken_promises_are_told_apart() {
-        let now = Instant::now();
-        let told = [
-            write(0, Outcome::Acknowledged, now),
-            write(1, Outcome::Acknowledged, now),
-            write(2, Outcome::Refused, now),
-            write(3, Outcome::Unknown, now),
-            write(4, Outcome::Unknown, now),
-        ];
-        let clean = BTreeMap::from([((1, 0), 1), ((1, 1), 1), ((1, 3), 1)]);
-        assert!(Verdict::compare(&told, &clean).is_clean());
-        let broken = BTreeMap::from([((1, 0), 2), ((1, 2), 1), ((7, 7), 1)]);
-        let verdict = Verdict::compare(&told, &broken);
-        assert_eq!(verdict.lost, [(1, 1)]);
-        assert_eq!(verdict.repeated, [(1, 0)]);
-        assert_eq!(verdict.unasked, [(1, 2), (7, 7)]);
-        assert_eq!((verdict.acknowledged, verdict.refused, verdict.unknown), (2, 1, 2));
-    }
-
-    #[test]
-    fn an_outage_is_the_longest_silence_of_a_time() {
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let writes = [
-            write(0, Outcome::Acknowledged, at(100)),
-            write(1, Outcome::Acknowledged, at(5000)),
-            write(2, Outcome::Unknown, at(5100)),
-            write(3, Outcome::Acknowledged, at(5200)),
-            write(4, Outcome::Acknowledged, at(6000)),
-        ];
-        assert_eq!(outage(&writes, at(5050), at(6000)), Duration::from_millis(800));
-        assert_eq!(outage(&writes, at(5050), at(9000)), Duration::from_secs(3));
-        assert_eq!(outage(&[], at(7000), at(7001)), Duration::from_millis(1));
+    fn a_server_is_shown_as_mysqld_shows_it() {
+        let uuid = "0f6c5c0a-0001-11f0-8de9-0242ac120002";
+        assert_eq!(Server::parse(uuid).unwrap().to_string(), uuid);
+        for bad in
+            ["", "0f6c", "zz6c5c0a-0001-11f0-8de9-0242ac120002", "0f6c5c0a-0001-11f0-8de9-0242ac1200021"]
+        {
+            assert_eq!(Server::parse(bad), None, "{bad}");
+        }
     }
 }

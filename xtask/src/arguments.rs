@@ -9,6 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use e2e::demo::{self, Place};
 use e2e::progress::Progress;
 
+use crate::bench::Bench;
+use crate::chaos::Chaos;
 use crate::{clusters, codegen, test};
 
 /// The project's tasks.
@@ -50,8 +52,10 @@ enum Task {
     Test(Test),
     /// What continuous integration runs: the same as `test`
     Ci,
-    /// Measure the figures that the README states
-    Bench,
+    /// Cause faults under load, drawn from a seed, and judge what clients were told
+    Chaos(Chaos),
+    /// Measure the figures that the README states, or those of failovers
+    Bench(Bench),
     /// Write the generated files
     Codegen {
         /// Fail where one is out of date, and write none
@@ -177,7 +181,8 @@ impl Arguments {
             Task::Test(arguments) if arguments.tiers.is_empty() => test::everything().await?,
             Task::Test(arguments) => test::tiers(&arguments.tiers).await?,
             Task::Ci => test::everything().await?,
-            Task::Bench => clusters::bench().await?,
+            Task::Chaos(chaos) => return chaos.run().await,
+            Task::Bench(bench) => return bench.run().await,
             Task::Codegen { check } => codegen::codegen(check)?,
         }
         Ok(ExitCode::SUCCESS)
@@ -221,5 +226,29 @@ mod tests {
         assert!(error.contains("--image-registry"), "{error}");
         let error = Arguments::try_parse_from(["xtask", "test", "--tier", "9"]).unwrap_err().to_string();
         assert!(error.contains("--tier") && error.contains('9'), "{error}");
+    }
+
+    #[tokio::test]
+    async fn bad_flags_of_chaos_and_bench_are_named() {
+        for (arguments, named) in [
+            (&["chaos", "--minutes", "0"][..], "--minutes"),
+            (&["chaos", "--nodes", "9"], "--nodes"),
+            (&["chaos", "--seed", "x"], "--seed"),
+            (&["bench", "failover", "--runs", "0"], "--runs"),
+            (&["bench", "failover", "--event", "nap"], "kill-mysqld"),
+        ] {
+            let all = ["xtask"].iter().chain(arguments);
+            let error = Arguments::try_parse_from(all).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        for (arguments, named) in [
+            (&["chaos", "--actions", "kill-mysqld,nap"][..], "\"nap\""),
+            (&["chaos", "--actions", ","], "--list"),
+            (&["chaos", "--cluster", "A B"], "\"A B\""),
+        ] {
+            let all = ["xtask"].iter().chain(arguments);
+            let error = Arguments::try_parse_from(all).unwrap().run().await.unwrap_err();
+            assert!(format!("{error:#}").contains(named), "{error:#}");
+        }
     }
 }

@@ -90,12 +90,3 @@ pub(crate) async fn images(profile: fleet::Profile) -> Result<()> {
     }
     Ok(())
 }
-
-pub(crate) async fn bench() -> Result<()> {
-    let figures = e2e::bench::measure().await?;
-    println!("| figure | measured |\n|---|---|");
-    for figure in figures {
-        println!("| {} | {} |", figure.name, figure.value);
-    }
-    Ok(())
-}

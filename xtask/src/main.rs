@@ -5,8 +5,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod arguments;
+mod bench;
+mod chaos;
 mod clusters;
 mod codegen;
+mod interrupt;
 mod test;
 
 fn main() -> ExitCode {

@@ -134,6 +134,8 @@ fn kubelet(cluster: &Cluster, pki: &Pki, node: u8) -> String {
         // Images are loaded by hand: one that was collected would not come back.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
+        // A container that is killed again and again is back within seconds, not within five minutes.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "5s"},
         // The growth of a volume is seen at a resync.
         "syncFrequency": "5s",
         "podLogsDir": folder.join("podlogs"),

@@ -47,7 +47,8 @@ pub(super) async fn answers(cluster: &Cluster, node: u8, tools: &Tools) -> Resul
     ctr(cluster, node, tools, &["version"]).await.map(drop)
 }
 
-async fn ctr(cluster: &Cluster, node: u8, tools: &Tools, arguments: &[&str]) -> Result<String> {
+/// Asks a node's containerd for something, about the containers and images of Kubernetes.
+pub(crate) async fn ctr(cluster: &Cluster, node: u8, tools: &Tools, arguments: &[&str]) -> Result<String> {
     let mut ctr = command::command(tools.path("ctr")?);
     ctr.arg("--address").arg(cluster.containerd_socket(node)).args(["--namespace", "k8s.io"]).args(arguments);
     command::finish(&mut ctr).await

@@ -207,6 +207,11 @@ impl Cluster {
         network::set_link(&self.plan, node, true).await
     }
 
+    /// The program and arguments that undo [`Self::cut`] of a node, for those who can't wait.
+    pub fn healing(&self, node: u8) -> Vec<String> {
+        ["ip", "link", "set", &self.plan.link(node), "up"].map(str::to_owned).into()
+    }
+
     /// Whether the API server answers now.
     pub async fn is_ready(&self) -> bool {
         let ask = async { kubernetes::ready(&self.client().await?).await };
