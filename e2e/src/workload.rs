@@ -32,6 +32,8 @@ pub use verdict::{Verdict, outage};
 const CONNECT: Duration = Duration::from_millis(500);
 /// How long a client waits for the answer to a write before it gives the connection up.
 const ANSWER: Duration = Duration::from_secs(2);
+/// How long it may take to make the table.
+const PREPARED: Duration = Duration::from_secs(10);
 /// How long a client waits after something went wrong.
 const PAUSE: Duration = Duration::from_millis(10);
 /// "The server is running with the --super-read-only option": refused before anything was done.
@@ -240,20 +242,21 @@ where
     })
 }
 
+/// Makes the table. The nodes learn a moment after the cluster is Healthy where its Services lead to.
 async fn prepare(admin: Opts) -> Result<()> {
-    let make = async {
-        let mut connection = Conn::new(admin).await?;
-        connection.query_drop("DROP DATABASE IF EXISTS workload").await?;
-        connection.query_drop("CREATE DATABASE workload").await?;
-        let table = format!(
-            "CREATE TABLE {TABLE} (id BIGINT AUTO_INCREMENT PRIMARY KEY, client INT NOT NULL, \
-             number INT NOT NULL, server_uuid CHAR(36) NOT NULL, KEY (client, number))"
-        );
-        connection.query_drop(table).await?;
-        connection.disconnect().await?;
-        Ok::<_, mysql_async::Error>(())
-    };
-    tokio::time::timeout(Duration::from_secs(10), make).await.context("the table was not made in 10 s")??;
+    crate::wait::until("the table to be made", PREPARED, PAUSE, || make_table(admin.clone())).await
+}
+
+async fn make_table(admin: Opts) -> Result<()> {
+    let mut connection = Conn::new(admin).await?;
+    connection.query_drop("DROP DATABASE IF EXISTS workload").await?;
+    connection.query_drop("CREATE DATABASE workload").await?;
+    let table = format!(
+        "CREATE TABLE {TABLE} (id BIGINT AUTO_INCREMENT PRIMARY KEY, client INT NOT NULL, \
+         number INT NOT NULL, server_uuid CHAR(36) NOT NULL, KEY (client, number))"
+    );
+    connection.query_drop(table).await?;
+    connection.disconnect().await?;
     Ok(())
 }
 
