@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Status, Streaming, transport::Channel};
 
 use crate::status::{
-    StatusError, config,
+    StatusError, client,
     find::{self, Shard},
 };
 
@@ -130,12 +130,8 @@ pub enum RequestError {
 
 /// Asks, and prints each step with the time since the request.
 pub async fn run(options: &RequestOptions, output: &mut impl Write) -> Result<(), RequestError> {
-    let config = config(options.context.as_ref(), options.kubeconfig.as_ref()).await?;
-    let namespace = options.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config).map_err(|source| StatusError::Api {
-        action: "set up the client".to_owned(),
-        source: source.into(),
-    })?;
+    let RequestOptions { namespace, context, kubeconfig, .. } = options;
+    let (client, namespace) = client(context.as_ref(), kubeconfig.as_ref(), namespace.as_deref()).await?;
     let mut progress =
         Progress { options, namespace, since: Instant::now(), asked: false, before: None, last: None };
     let deadline = Instant::now() + options.timeout;

@@ -150,14 +150,25 @@ impl StatusError {
     }
 }
 
-/// Shows the state of a shard, once or until interrupted.
-pub async fn run(options: &StatusOptions, output: &mut (impl Write + IsTerminal)) -> Result<(), StatusError> {
-    let config = config(options.context.as_ref(), options.kubeconfig.as_ref()).await?;
-    let namespace = options.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+/// A client, and the namespace to ask: the given one, or that of the kubeconfig's context.
+pub(crate) async fn client(
+    context: Option<&String>,
+    kubeconfig: Option<&PathBuf>,
+    namespace: Option<&str>,
+) -> Result<(Client, String), StatusError> {
+    let config = config(context, kubeconfig).await?;
+    let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
     let client = Client::try_from(config).map_err(|source| StatusError::Api {
         action: "set up the client".to_owned(),
         source: source.into(),
     })?;
+    Ok((client, namespace))
+}
+
+/// Shows the state of a shard, once or until interrupted.
+pub async fn run(options: &StatusOptions, output: &mut (impl Write + IsTerminal)) -> Result<(), StatusError> {
+    let StatusOptions { namespace, context, kubeconfig, .. } = options;
+    let (client, namespace) = client(context.as_ref(), kubeconfig.as_ref(), namespace.as_deref()).await?;
     if !options.watch {
         let status = ask(&client, &namespace).await?;
         return print(&status, options.format, output);
