@@ -39,7 +39,7 @@ use fleet_runtime::{
     error::{Classified, ErrorClass},
 };
 use fleet_topology::{
-    CatchingUp, Decision, Fulfilment, InstanceId, Rebuilding, Stage, State, TermRecord, decide,
+    CatchingUp, Decision, Fulfilment, InstanceId, Rebuild, Rebuilding, Stage, State, TermRecord, decide,
 };
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
@@ -177,8 +177,10 @@ impl Reconciler {
                 // Before traffic goes there: what was written to it must never be taken for nothing.
                 cluster = self.publisher.remember_opened(cluster, decision.opened).await?;
                 // Before the order, after which there may be nothing left to tell it by.
-                if decision.rebuilding == Some(Rebuilding::UnderWay) {
-                    cluster = requests::take_up_rebuild(&self.applier, cluster, requests.rebuild).await?;
+                if let (Some(Rebuilding::UnderWay), Some(Rebuild { instance, .. })) =
+                    (&decision.rebuilding, requests.rebuild)
+                {
+                    cluster = requests::take_up_rebuild(&self.applier, cluster, instance).await?;
                 }
                 return Ok(Decided { cluster, found, decision, details, answers });
             };

@@ -103,14 +103,9 @@ fn read<T>(
 pub fn parse_rebuild(cluster: &str, value: &str) -> Result<Rebuild, String> {
     let (pod, begun) = value.strip_suffix(GIVEN_UP).map_or((value, false), |pod| (pod, true));
     let instance = names::ordinal(cluster, pod).map(InstanceId);
-    instance.map(|instance| Rebuild { instance, begun }).ok_or_else(|| {
-        format!(
-            "{} is {:?}, which is no pod of the cluster: name one, such as {}",
-            names::ANNOTATION_REBUILD,
-            shortened(value),
-            names::pod(cluster, 1)
-        )
-    })
+    instance
+        .map(|instance| Rebuild { instance, begun })
+        .ok_or_else(|| no_pod(RequestKind::Rebuild, cluster, value))
 }
 
 /// Reads the value of the annotation for switchovers.
@@ -121,14 +116,16 @@ pub fn parse(cluster: &str, value: &str) -> Result<Wish, String> {
         Some(Wish::Begun { to: instance(pod)?, term: Term(term.parse().ok()?) })
     };
     let wish = if value == ANY { Some(Wish::Any) } else { instance(value).map(Wish::To).or_else(begun) };
-    wish.ok_or_else(|| {
-        format!(
-            "{} is {:?}, which is no pod of the cluster: name one, such as {}, or {ANY}",
-            names::ANNOTATION_SWITCHOVER,
-            shortened(value),
-            names::pod(cluster, 1)
-        )
-    })
+    wish.ok_or_else(|| format!("{}, or {ANY}", no_pod(RequestKind::Switchover, cluster, value)))
+}
+
+fn no_pod(kind: RequestKind, cluster: &str, value: &str) -> String {
+    format!(
+        "{} is {:?}, which is no pod of the cluster: name one, such as {}",
+        annotation(kind),
+        shortened(value),
+        names::pod(cluster, 1)
+    )
 }
 
 impl Requests {
@@ -171,8 +168,7 @@ pub fn answer(cluster: &str, wish: Wish, fulfilment: &Fulfilment) -> Option<Answ
     Some(Answer { kind: RequestKind::Switchover, asked, outcome, message })
 }
 
-/// Writes down that a handover begins for the wish, unless the cluster has changed since it was read. Sends nothing if
-/// that is written down already.
+/// Writes down that a handover begins for the wish, as [`mark`] does.
 pub async fn take_up(
     applier: &Applier,
     cluster: MySQLCluster,
@@ -180,22 +176,31 @@ pub async fn take_up(
     term: Term,
 ) -> Result<MySQLCluster, ApplyError> {
     let value = format!("{}{BEGUN}{term}", names::pod(&cluster.name_any(), to.0));
-    if cluster.annotations().get(names::ANNOTATION_SWITCHOVER) == Some(&value) {
-        return Ok(cluster);
-    }
-    annotate(applier, &cluster, names::ANNOTATION_SWITCHOVER, Some(&value)).await
+    mark(applier, cluster, RequestKind::Switchover, &value).await
 }
 
-/// Writes down that an instance's data are given up, unless the cluster has changed since it was read. Sends nothing if
-/// that is written down already.
+/// Writes down that an instance's data are given up, as [`mark`] does.
 pub async fn take_up_rebuild(
     applier: &Applier,
     cluster: MySQLCluster,
-    rebuild: Option<Rebuild>,
+    instance: InstanceId,
 ) -> Result<MySQLCluster, ApplyError> {
-    let Some(Rebuild { instance, begun: false }) = rebuild else { return Ok(cluster) };
     let value = format!("{}{GIVEN_UP}", names::pod(&cluster.name_any(), instance.0));
-    annotate(applier, &cluster, names::ANNOTATION_REBUILD, Some(&value)).await
+    mark(applier, cluster, RequestKind::Rebuild, &value).await
+}
+
+/// Writes down how far a request is, unless the cluster has changed since it was read. Sends nothing if that is written
+/// down already.
+async fn mark(
+    applier: &Applier,
+    cluster: MySQLCluster,
+    kind: RequestKind,
+    value: &str,
+) -> Result<MySQLCluster, ApplyError> {
+    if cluster.annotations().get(annotation(kind)).is_some_and(|now| now == value) {
+        return Ok(cluster);
+    }
+    ask(applier, &cluster, kind, value).await
 }
 
 /// Puts a request on the cluster, unless the cluster has changed since it was read.

@@ -19,7 +19,7 @@
 use super::decision::{Action, Decision, Fulfilment, Standing};
 use super::followers::Follower;
 use super::loss;
-use super::quorum_change::CAUGHT_UP_MS;
+use super::quorum_change::lags_little;
 use super::reign::Reign;
 use super::rollout;
 use super::state::State;
@@ -131,11 +131,9 @@ impl<'a> Candidates<'_, '_, 'a> {
     /// Whether an instance lacks nothing, or as little as clients would wait for without complaint: what it has
     /// received and not applied is waited for while nobody can write.
     fn keeps_up(&self, follower: &Follower<'_>) -> bool {
-        let replication = follower.member.replication_from(self.primary.id);
-        let lag = replication.and_then(|replication| replication.lag_ms);
         let executed = follower.member.server().map(|server| &server.executed);
         executed.is_some_and(|executed| executed.contains(&self.server.executed))
-            || lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
+            || lags_little(self.primary, follower)
     }
 
     /// Why an instance can't take over now, said of it.

@@ -11,7 +11,7 @@ use super::survey::{Member, Survey};
 use crate::observe::{ServerFacts, TermRecord};
 
 /// A replica that applies no more than this behind the primary holds up nobody who waits for it.
-pub(super) const CAUGHT_UP_MS: u64 = 1000;
+const CAUGHT_UP_MS: u64 = 1000;
 
 /// The record of the term with the wanted quorum, or what that waits for. Nothing if the quorum is the
 /// wanted one.
@@ -58,6 +58,11 @@ fn obstacle(
 
 /// Whether an instance lacks nothing, or as little as nobody would notice.
 pub(super) fn keeps_up(primary: Member<'_>, server: &ServerFacts, follower: &Follower<'_>) -> bool {
+    follower.holds_all_of(&server.executed) || lags_little(primary, follower)
+}
+
+/// Whether an instance applies as little behind the primary as nobody would notice.
+pub(super) fn lags_little(primary: Member<'_>, follower: &Follower<'_>) -> bool {
     let lag = follower.member.replication_from(primary.id).and_then(|replication| replication.lag_ms);
-    follower.holds_all_of(&server.executed) || lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
+    lag.is_some_and(|lag| lag <= CAUGHT_UP_MS)
 }

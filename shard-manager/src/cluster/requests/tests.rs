@@ -193,11 +193,12 @@ fn each_request_is_answered_by_itself() {
 #[tokio::test]
 async fn what_is_given_up_is_written_down_once_and_guarded() {
     let (applier, mut server) = applier();
-    let chosen = |begun| Some(Rebuild { instance: InstanceId(1), begun });
-    let after = cluster("any", "8");
+    let chosen = InstanceId(1);
+    let mut after = cluster("any", "8");
+    after.annotations_mut().insert(names::ANNOTATION_REBUILD.to_owned(), "orders-1 begun".to_owned());
     let answer = serde_json::to_value(&after).unwrap();
     let (taken_up, (_, body)) = tokio::join!(
-        take_up_rebuild(&applier, cluster("any", "7"), chosen(false)),
+        take_up_rebuild(&applier, cluster("any", "7"), chosen),
         serve(&mut server, 200, &answer)
     );
     assert_eq!(taken_up.unwrap(), after);
@@ -209,6 +210,6 @@ async fn what_is_given_up_is_written_down_once_and_guarded() {
     );
     // Nothing is sent: nobody would answer.
     let again =
-        tokio::time::timeout(Duration::from_secs(5), take_up_rebuild(&applier, after.clone(), chosen(true)));
+        tokio::time::timeout(Duration::from_secs(5), take_up_rebuild(&applier, after.clone(), chosen));
     assert_eq!(again.await.unwrap().unwrap(), after);
 }
