@@ -21,9 +21,7 @@ fn refused(view: &ClusterView, parts: &[&str]) {
     let Some(Rebuilding::Refused(reason)) = &decision.rebuilding else {
         unreachable!("it is not refused: {:?}", decision.rebuilding);
     };
-    for part in parts {
-        assert!(reason.contains(part), "`{part}` is not in: {reason}");
-    }
+    has_all(reason, parts);
     let without = decide(&ClusterView { rebuild: None, ..view.clone() });
     assert_eq!((decision.record, decision.orders), (without.record, without.orders));
 }

@@ -188,7 +188,13 @@ pub(crate) fn standing(decision: &Decision, instance: u32) -> &Standing {
 #[track_caller]
 pub(crate) fn says(decision: &Decision, state: State, parts: &[&str]) {
     assert_eq!(decision.state, state, "{}", decision.message);
+    has_all(&decision.message, parts);
+}
+
+/// Fails unless the text has all the parts.
+#[track_caller]
+pub(crate) fn has_all(text: &str, parts: &[&str]) {
     for part in parts {
-        assert!(decision.message.contains(part), "`{part}` is not in: {}", decision.message);
+        assert!(text.contains(part), "`{part}` is not in: {text}");
     }
 }

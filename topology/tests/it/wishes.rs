@@ -23,9 +23,7 @@ fn refused(view: &ClusterView, parts: &[&str]) {
     let Some(Fulfilment::Refused(reason)) = &decision.wish else {
         unreachable!("it is not refused: {:?}", decision.wish);
     };
-    for part in parts {
-        assert!(reason.contains(part), "`{part}` is not in: {reason}");
-    }
+    has_all(reason, parts);
     let without = decide(&ClusterView { wanted_primary: None, ..view.clone() });
     assert_eq!((decision.record, decision.orders), (without.record, without.orders));
 }
