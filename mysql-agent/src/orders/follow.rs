@@ -154,7 +154,7 @@ async fn point(
         quoted(&user.username),
         quoted(&user.password),
     );
-    // An applier that runs goes on. To stop it could take a minute ([`stop_replica`]), and what it has applied of a
+    // An applier that runs goes on. To stop it could take a minute ([`stop_applier`]), and what it has applied of a
     // transaction whose rest does not come is rolled back as soon as the next receiver begins.
     let goes_on = channel.applier_runs() && channel.auto_position();
     if channel.configured() && (goes_on || !channel.unapplied().is_empty()) {
@@ -174,29 +174,33 @@ async fn point(
     Ok(())
 }
 
-/// A worker that has begun to apply a transaction.
+/// A worker that has begun to apply a transaction, where all that was received is applied.
 const UNFINISHED: &str = "SELECT MAX(t.PROCESSLIST_ID) AS worker \
     FROM performance_schema.replication_applier_status_by_worker w \
     JOIN performance_schema.threads t ON t.THREAD_ID = w.THREAD_ID \
-    WHERE w.CHANNEL_NAME = '' AND w.APPLYING_TRANSACTION <> ''";
+    JOIN performance_schema.replication_connection_status s ON s.CHANNEL_NAME = w.CHANNEL_NAME \
+    WHERE w.CHANNEL_NAME = '' AND w.APPLYING_TRANSACTION <> '' \
+      AND GTID_SUBTRACT(s.RECEIVED_TRANSACTION_SET, @@GLOBAL.gtid_executed) = ''";
 
 /// Stops the receiver and the applier.
+pub(super) async fn stop_replica(session: &mut Session) -> Result<(), SqlError> {
+    session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
+    stop_applier(session).await
+}
+
+/// Stops the applier of a receiver that is stopped.
 ///
 /// A source that ended while it sent a transaction leaves its beginning in the relay log. STOP REPLICA lets the applier
 /// wait a minute for the rest (SLAVE_WAIT_GROUP_DONE in MySQL's sources), though nothing more can come. So the worker that
 /// has it is ended, which rolls it back: it is no transaction that was received.
-pub(super) async fn stop_replica(session: &mut Session) -> Result<(), SqlError> {
-    session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
-    let channel = Channel::read(session).await?;
-    if channel.applier_runs() && channel.unapplied().is_empty() {
-        let row = session.row(STATEMENT, UNFINISHED).await?;
-        if let Some(worker) = row.and_then(|row| number(&row, "worker")) {
-            tracing::info!("ends an applier in the middle of a transaction whose rest was not received");
-            match session.run(STATEMENT, &format!("KILL {worker}")).await {
-                // It has ended meanwhile.
-                Err(error) if error.code() == Some(NO_SUCH_THREAD) => {}
-                ended => ended?,
-            }
+pub(super) async fn stop_applier(session: &mut Session) -> Result<(), SqlError> {
+    let row = session.row(STATEMENT, UNFINISHED).await?;
+    if let Some(worker) = row.and_then(|row| number(&row, "worker")) {
+        tracing::info!("ends an applier in the middle of a transaction whose rest was not received");
+        match session.run(STATEMENT, &format!("KILL {worker}")).await {
+            // It has ended meanwhile.
+            Err(error) if error.code() == Some(NO_SUCH_THREAD) => {}
+            ended => ended?,
         }
     }
     session.run(STATEMENT, "STOP REPLICA").await

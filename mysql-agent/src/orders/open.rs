@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     LookAfter, OrderError, Orders, Running,
     close::{close_or_kill, refuse_writes},
-    follow::{Channel, stop_replica},
+    follow::{Channel, stop_applier},
 };
 use crate::{
     facts,
@@ -170,7 +170,7 @@ async fn leave_source(session: &mut Session) -> Result<(), OrderError> {
         session.run(STATEMENT, "STOP REPLICA IO_THREAD").await?;
     }
     apply_received(session).await?;
-    stop_replica(session).await?;
+    stop_applier(session).await?;
     session.run(STATEMENT, "RESET REPLICA ALL").await?;
     session.run(STATEMENT, "SET GLOBAL rpl_semi_sync_replica_enabled = OFF").await?;
     Ok(())
