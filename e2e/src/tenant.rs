@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fleet_api::names::{self, UserRole};
-use fleet_api::v1::{ConditionType, MySQLCluster};
+use fleet_api::v1::{ConditionType, MySQLCluster, MySQLClusterStatus, Phase};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -115,6 +115,20 @@ impl Tenant {
     /// The MySQL clusters.
     pub fn clusters(&self) -> Api<MySQLCluster> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Waits until another instance than `old` is the primary of a cluster and takes writes.
+    pub async fn another_primary(&self, name: &str, old: &str, limit: Duration) -> Result<MySQLCluster> {
+        let clusters = self.clusters();
+        wait::until(format!("another primary than {old}"), limit, Duration::from_millis(20), || async {
+            let cluster = clusters.get(name).await?;
+            let MySQLClusterStatus { phase, primary, conditions, .. } =
+                cluster.status.clone().unwrap_or_default();
+            let serves = matches!(phase, Some(Phase::Healthy | Phase::Degraded | Phase::Cloning));
+            ensure!(serves && primary.as_deref() != Some(old), "it is in {phase:?}: {conditions:?}");
+            Ok(cluster)
+        })
+        .await
     }
 
     /// A spec that asks for little: `fields` replace or add.

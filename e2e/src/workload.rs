@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use fleet_api::names::{self, UserRole};
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use crate::cluster::{Cluster, network};
 use crate::tenant::Tenant;
+use crate::wait;
 
 pub mod order;
 pub mod reads;
@@ -32,6 +33,8 @@ pub use verdict::{Verdict, outage};
 const CONNECT: Duration = Duration::from_millis(500);
 /// How long a client waits for the answer to a write before it gives the connection up.
 const ANSWER: Duration = Duration::from_secs(2);
+/// How often clients and instances are asked how far they are.
+const OFTEN: Duration = Duration::from_millis(20);
 /// How long it may take to make the table.
 const PREPARED: Duration = Duration::from_secs(10);
 /// How long a client waits after something went wrong.
@@ -179,6 +182,17 @@ impl Workload {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
+    /// Waits until a number of writes more have been acknowledged.
+    pub async fn goes_on(&self, writes: u64, limit: Duration) -> Result<()> {
+        let before = self.acknowledged();
+        let more = || async {
+            let now = self.acknowledged();
+            ensure!(now >= before + writes, "{} writes were acknowledged", now - before);
+            Ok(())
+        };
+        wait::until("the clients to be at work", limit, OFTEN, more).await
+    }
+
     /// Ends the clients; returns what the writers were told, by the time of the answer.
     pub async fn stop(self) -> Result<Vec<Write>> {
         Ok(self.finish().await?.writes)
@@ -242,9 +256,26 @@ where
     })
 }
 
+/// Waits until the clients have written at least 100 rows more to an instance.
+pub async fn reaches(tenant: &Tenant, cluster: &str, pod: &str, limit: Duration) -> Result<()> {
+    let host = names::instance_host(&tenant.namespace, cluster, pod);
+    let query = format!("SELECT COUNT(*) FROM {TABLE}");
+    let count = || async {
+        let rows = tenant.sql(cluster, pod, &host, UserRole::Reader, &query);
+        anyhow::Ok(rows.await?.parse::<u64>()?)
+    };
+    let before = count().await?;
+    let more = || async {
+        let now = count().await?;
+        ensure!(now >= before + 100, "{now} rows, {before} before");
+        Ok(())
+    };
+    wait::until(format!("the clients to write to {pod}"), limit, OFTEN, more).await
+}
+
 /// Makes the table. The nodes learn a moment after the cluster is Healthy where its Services lead to.
 async fn prepare(admin: Opts) -> Result<()> {
-    crate::wait::until("the table to be made", PREPARED, PAUSE, || make_table(admin.clone())).await
+    wait::until("the table to be made", PREPARED, PAUSE, || make_table(admin.clone())).await
 }
 
 async fn make_table(admin: Opts) -> Result<()> {

@@ -12,9 +12,9 @@ use anyhow::{Result, ensure};
 use e2e::scenario::Stage;
 use e2e::tenant::Tenant;
 use e2e::wait;
-use e2e::workload::{Verdict, Workload, outage};
+use e2e::workload::{Verdict, Workload, outage, reaches};
 use fleet_api::names::{self, UserRole};
-use fleet_api::v1::{ConditionType, MySQLCluster, Phase};
+use fleet_api::v1::{ConditionType, MySQLCluster};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
@@ -69,60 +69,21 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// Waits until another instance is the primary and takes writes.
-async fn replaced(tenant: &Tenant, old: &str) -> MySQLCluster {
-    let clusters = tenant.clusters();
-    wait::until(format!("another primary than {old}"), LONG, OFTEN, || async {
-        let cluster = clusters.get(ORDERS).await?;
-        let status = cluster.status.as_ref().unwrap();
-        let phase = status.phase;
-        ensure!(status.primary.as_deref() != Some(old), "it is in {phase:?}: {:?}", status.conditions);
-        let serves = matches!(phase, Some(Phase::Healthy | Phase::Degraded | Phase::Cloning));
-        ensure!(serves, "it is in {phase:?}: {:?}", status.conditions);
-        Ok(cluster)
-    })
-    .await
-    .unwrap()
-}
-
-/// Waits until the clients have written at least 100 rows more to an instance.
-async fn writes_go_on(tenant: &Tenant, primary: &str) {
-    let host = names::instance_host(NAMESPACE, ORDERS, primary);
-    let count = || async {
-        let rows =
-            tenant.sql(ORDERS, primary, &host, UserRole::Reader, "SELECT COUNT(*) FROM workload.writes");
-        anyhow::Ok(rows.await?.parse::<u64>()?)
-    };
-    let before = count().await.unwrap();
-    let more = || async {
-        let now = count().await?;
-        ensure!(now >= before + 100, "{now} rows, {before} before");
-        Ok(())
-    };
-    wait::until("the clients to be at work", SOON, OFTEN, more).await.unwrap();
-}
-
 /// Does something to the primary while clients write, and judges what they were told once all is well again.
 async fn loses_nothing(what: &str, fault: impl AsyncFnOnce(&Stage, &Tenant, &str) -> Result<()>) {
     let (stage, tenant, before) = healthy().await;
     let primary = primary_of(&before);
     let workload = Workload::start(&stage.cluster, &tenant, ORDERS, CLIENTS).await.unwrap();
-    writes_go_on(&tenant, &primary).await;
+    reaches(&tenant, ORDERS, &primary, SOON).await.unwrap();
     let since = Instant::now();
     fault(&stage, &tenant, &primary).await.unwrap();
-    let after = replaced(&tenant, &primary).await;
+    let after = tenant.another_primary(ORDERS, &primary, LONG).await.unwrap();
     tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
-    writes_go_on(&tenant, &primary_of(&after)).await;
+    reaches(&tenant, ORDERS, &primary_of(&after), SOON).await.unwrap();
     let until = Instant::now();
     let writes = workload.stop().await.unwrap();
     for pod in tenant.instances(ORDERS).await.unwrap().keys() {
-        let verdict = wait::until(format!("{pod} to have applied everything"), SOON, OFTEN, || async {
-            let verdict = Verdict::of(&writes, &tenant, ORDERS, pod).await?;
-            ensure!(verdict.lost.is_empty(), "{verdict:?}");
-            Ok(verdict)
-        })
-        .await
-        .unwrap();
+        let verdict = Verdict::once_applied(&writes, &tenant, ORDERS, pod, SOON).await.unwrap();
         assert!(verdict.is_clean(), "{pod}: {verdict:?}");
         if *pod == primary_of(&after) {
             let (acknowledged, unknown) = (verdict.acknowledged, verdict.unknown);
@@ -176,7 +137,7 @@ async fn agent_and_mysqld_of_the_primary_hang() {
         let hanging = pod(tenant, primary).await;
         stage.signal(&hanging, "mysql-agent", Signal::SIGSTOP)?;
         stage.signal(&hanging, "mysqld", Signal::SIGSTOP)?;
-        replaced(tenant, primary).await;
+        tenant.another_primary(ORDERS, primary, LONG).await?;
         // It wakes up as the primary that it was.
         stage.signal(&hanging, "mysqld", Signal::SIGCONT)?;
         stage.signal(&hanging, "mysql-agent", Signal::SIGCONT)
@@ -198,7 +159,7 @@ async fn the_shard_dies_with_the_primary() {
         for shard in &shards {
             stage.signal(shard, "shard-manager", Signal::SIGKILL)?;
         }
-        replaced(tenant, primary).await;
+        tenant.another_primary(ORDERS, primary, LONG).await?;
         drop(agent);
         Ok(())
     };
@@ -239,7 +200,7 @@ async fn an_old_primary_with_an_unacknowledged_tail_is_archived_and_rebuilt() {
     stage.signal(&pods[&primary], "mysqld", Signal::SIGKILL).unwrap();
     drop(stopped);
     assert!(write.await.is_err(), "a commit that nobody acknowledged was answered with OK");
-    let after = replaced(&tenant, &primary).await;
+    let after = tenant.another_primary(ORDERS, &primary, LONG).await.unwrap();
     drop(old);
     tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
     let new = primary_of(&after);

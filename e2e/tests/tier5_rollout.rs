@@ -96,12 +96,7 @@ async fn a_changed_spec_reaches_one_instance_after_the_other() {
 
     let writes = workload.stop().await.unwrap();
     for pod in before.keys() {
-        let verdict = wait::until(format!("{pod} to have applied everything"), SOON, OFTEN, || async {
-            let verdict = Verdict::of(&writes, &tenant, ORDERS, pod).await?;
-            ensure!(verdict.lost.is_empty(), "{verdict:?}");
-            Ok(verdict)
-        });
-        let verdict = verdict.await.unwrap();
+        let verdict = Verdict::once_applied(&writes, &tenant, ORDERS, pod, SOON).await.unwrap();
         assert!(verdict.is_clean() && verdict.acknowledged > 0, "{pod}: {verdict:?}");
     }
     let gap = outage(&writes, since, until).as_secs_f64();

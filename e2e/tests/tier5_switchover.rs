@@ -12,9 +12,9 @@ use anyhow::{Result, ensure};
 use e2e::scenario::Stage;
 use e2e::tenant::Tenant;
 use e2e::wait;
-use e2e::workload::{Verdict, Workload, outage};
+use e2e::workload::{Verdict, Workload, outage, reaches};
 use fleet_api::names::{self, UserRole};
-use fleet_api::v1::{AnsweredRequest, ConditionType, MySQLCluster, Phase, RequestOutcome};
+use fleet_api::v1::{AnsweredRequest, ConditionType, MySQLCluster, RequestOutcome};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
@@ -66,22 +66,9 @@ impl Scene {
         Api::namespaced(self.tenant.client.clone(), NAMESPACE)
     }
 
-    /// Waits until the clients have written at least 100 rows more to the primary.
+    /// Waits until the clients write to the primary.
     async fn writes_go_on(&self) {
-        let primary = self.primary().await;
-        let host = names::instance_host(NAMESPACE, ORDERS, &primary);
-        let count = || async {
-            let query = "SELECT COUNT(*) FROM workload.writes";
-            let rows = self.tenant.sql(ORDERS, &primary, &host, UserRole::Reader, query);
-            anyhow::Ok(rows.await?.parse::<u64>()?)
-        };
-        let before = count().await.unwrap();
-        let more = || async {
-            let now = count().await?;
-            ensure!(now >= before + 100, "{now} rows, {before} before");
-            Ok(())
-        };
-        wait::until("the clients to be at work", SOON, OFTEN, more).await.unwrap();
+        reaches(&self.tenant, ORDERS, &self.primary().await, SOON).await.unwrap();
     }
 
     /// Puts the annotation on the cluster, and returns the answer.
@@ -118,16 +105,7 @@ impl Scene {
         let old = self.primary().await;
         let since = Instant::now();
         ask(self, &old).await;
-        let clusters = self.tenant.clusters();
-        let changed = wait::until(format!("another primary than {old}"), LONG, OFTEN, || async {
-            let cluster = clusters.get(ORDERS).await?;
-            let status = cluster.status.as_ref().unwrap();
-            ensure!(status.primary.as_deref() != Some(old.as_str()), "{:?}", status.conditions);
-            let serves = matches!(status.phase, Some(Phase::Healthy | Phase::Degraded | Phase::Cloning));
-            ensure!(serves, "it is in {:?}: {:?}", status.phase, status.conditions);
-            Ok(cluster)
-        });
-        let status = changed.await.unwrap().status.unwrap();
+        let status = self.tenant.another_primary(ORDERS, &old, LONG).await.unwrap().status.unwrap();
         assert!(status.planned, "{how}: it was a failover: {status:?}");
         self.writes_go_on().await;
         self.changes.push((how, since, Instant::now()));
@@ -152,12 +130,7 @@ impl Scene {
         let primary = self.primary().await;
         let writes = self.workload.stop().await.unwrap();
         for pod in self.tenant.instances(ORDERS).await.unwrap().keys() {
-            let verdict = wait::until(format!("{pod} to have applied everything"), SOON, OFTEN, || async {
-                let verdict = Verdict::of(&writes, &self.tenant, ORDERS, pod).await?;
-                ensure!(verdict.lost.is_empty(), "{verdict:?}");
-                Ok(verdict)
-            });
-            let verdict = verdict.await.unwrap();
+            let verdict = Verdict::once_applied(&writes, &self.tenant, ORDERS, pod, SOON).await.unwrap();
             assert!(verdict.is_clean(), "{pod}: {verdict:?}");
             if *pod == primary {
                 println!("{} acknowledged, {} unknown, none lost", verdict.acknowledged, verdict.unknown);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use e2e::bench::failover::{self, Event, Settings};
 use e2e::cluster::plan;
 use e2e::paths;
@@ -31,7 +31,7 @@ struct Failover {
     runs: u32,
     /// Only this event; may be repeated [default: all]
     #[arg(long = "event", value_name = "EVENT", value_enum)]
-    events: Vec<EventName>,
+    events: Vec<Event>,
     /// Clients that write
     #[arg(long, value_name = "C", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
     clients: u32,
@@ -44,35 +44,6 @@ struct Failover {
     /// How our programs are compiled
     #[arg(long, value_enum, default_value_t = Profile::Release)]
     profile: Profile,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum EventName {
-    /// SIGKILL of mysqld
-    KillMysqld,
-    /// The pod is deleted by force
-    DeletePodByForce,
-    /// SIGSTOP of agent and mysqld
-    StopInstance,
-    /// The node loses its network
-    CutNode,
-    /// The pod is deleted, with its grace period
-    DeletePod,
-    /// A switchover is asked for
-    Switchover,
-}
-
-impl From<EventName> for Event {
-    fn from(name: EventName) -> Self {
-        match name {
-            EventName::KillMysqld => Self::KillMysqld,
-            EventName::DeletePodByForce => Self::DeletePodByForce,
-            EventName::StopInstance => Self::StopInstance,
-            EventName::CutNode => Self::CutNode,
-            EventName::DeletePod => Self::DeletePod,
-            EventName::Switchover => Self::Switchover,
-        }
-    }
 }
 
 impl Bench {
@@ -93,10 +64,9 @@ impl Bench {
 impl Failover {
     async fn run(self) -> Result<ExitCode> {
         plan::check_name(&self.cluster)?;
-        let events: Vec<Event> = self.events.into_iter().map(Event::from).collect();
         let settings = Settings {
             cluster: self.cluster,
-            events: if events.is_empty() { Event::ALL.to_vec() } else { events },
+            events: if self.events.is_empty() { Event::ALL.to_vec() } else { self.events },
             runs: self.runs,
             clients: self.clients,
             output: self.output.unwrap_or_else(|| paths::target().join("bench/failover.jsonl")),

@@ -9,7 +9,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use fleet_api::names;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde::Serialize;
@@ -19,7 +21,6 @@ use crate::chaos::action::{Action, Kind, Target};
 use crate::chaos::arena::{Arena, CLUSTER, Roles};
 use crate::chaos::inject::{Caused, inject};
 use crate::images::fleet::Profile;
-use crate::wait;
 use crate::workload::{self, Verdict, Workload, outage};
 
 const NAMESPACE: &str = "bench";
@@ -28,12 +29,9 @@ const LONG: Duration = Duration::from_mins(2);
 /// How long all instances may take to be in sync again.
 const IN_SYNC: Duration = Duration::from_mins(5);
 const SOON: Duration = Duration::from_secs(30);
-const OFTEN: Duration = Duration::from_millis(20);
-/// Asks for a switchover: the name of a pod, or `any`.
-const SWITCHOVER: &str = "mysqlfleet.io/switchover";
 
 /// What happens to the primary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
     /// SIGKILL of its mysqld.
@@ -166,7 +164,7 @@ async fn one(arena: &Arena, settings: &Settings, event: Event, number: u32) -> R
     let roles = arena.roles().await?;
     let old = roles.primary.name_any();
     let workload = Workload::start(arena.machine(), &arena.tenant, CLUSTER, settings.clients).await?;
-    more(&workload).await?;
+    workload.goes_on(100, SOON).await?;
     let since = Instant::now();
     let caused = happen(arena, &roles, event).await?;
     arena.replaced(&old, LONG).await?;
@@ -174,7 +172,7 @@ async fn one(arena: &Arena, settings: &Settings, event: Event, number: u32) -> R
     let ended = if lasts { Instant::now() } else { since };
     caused.fault.heal()?;
     let in_sync = arena.settled(IN_SYNC).await?;
-    more(&workload).await?;
+    workload.goes_on(100, SOON).await?;
     let until = Instant::now();
     let writes = workload.stop().await?;
     let mut run = Run {
@@ -195,17 +193,7 @@ async fn one(arena: &Arena, settings: &Settings, event: Event, number: u32) -> R
 
 /// Adds to a run what one of the instances holds at its end.
 async fn judge(arena: &Arena, pod: &str, writes: &[workload::Write], run: &mut Run) -> Result<()> {
-    let ask = || Verdict::of(writes, &arena.tenant, CLUSTER, pod);
-    let applied = wait::until(format!("{pod} to have applied everything"), SOON, OFTEN, || async {
-        let verdict = ask().await?;
-        ensure!(verdict.lost.is_empty(), "{} acknowledged writes are missing", verdict.lost.len());
-        Ok(verdict)
-    });
-    let verdict = match applied.await {
-        Ok(verdict) => verdict,
-        // What is missing now is lost; where it can't be asked, this says why.
-        Err(_) => ask().await?,
-    };
+    let verdict = Verdict::once_applied(writes, &arena.tenant, CLUSTER, pod, SOON).await?;
     run.acknowledged = verdict.acknowledged;
     run.unknown = verdict.unknown;
     run.lost = run.lost.max(verdict.lost.len());
@@ -219,23 +207,13 @@ async fn happen(arena: &Arena, roles: &Roles, event: Event) -> Result<Caused> {
     if let Some(kind) = event.kind() {
         return inject(arena, roles, &Action { kind, target: Target::Primary, hold: 0 }).await;
     }
-    let patch = json!({"metadata": {"annotations": {SWITCHOVER: "any"}}});
+    let patch = json!({"metadata": {"annotations": {names::ANNOTATION_SWITCHOVER: "any"}}});
     let clusters = arena.tenant.clusters();
     clusters
         .patch(CLUSTER, &PatchParams::default(), &Patch::Merge(&patch))
         .await
         .context("could not ask for a switchover")?;
     Ok(Caused::default())
-}
-
-async fn more(workload: &Workload) -> Result<()> {
-    let before = workload.acknowledged();
-    wait::until("the clients to be at work", SOON, OFTEN, || async {
-        let now = workload.acknowledged();
-        ensure!(now >= before + 100, "{} writes were acknowledged", now - before);
-        Ok(())
-    })
-    .await
 }
 
 /// The runs as a table of docs/failover.md.

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use fleet_api::names::{self, UserRole};
 use kube::ResourceExt;
 
 use super::arena::{Arena, CLUSTER};
 use super::waiting;
-use crate::wait;
 use crate::workload::order;
 use crate::workload::reads::Stale;
 use crate::workload::{Server, Told, Verdict};
@@ -19,7 +18,6 @@ use crate::workload::{Server, Told, Verdict};
 const STALE: Duration = Duration::from_secs(15);
 /// How long a replica has to apply what it has received.
 const APPLIED: Duration = Duration::from_mins(1);
-const OFTEN: Duration = Duration::from_millis(200);
 
 /// What is found at the end of a run.
 #[derive(Debug, Default)]
@@ -47,17 +45,7 @@ impl Judgement {
         let roles = arena.roles().await?;
         for pod in roles.all() {
             let name = pod.name_any();
-            let applied =
-                wait::until(format!("{name} to have applied everything"), APPLIED, OFTEN, || async {
-                    let verdict = Verdict::of(&told.writes, &arena.tenant, CLUSTER, &name).await?;
-                    ensure!(verdict.lost.is_empty(), "{} writes are missing", verdict.lost.len());
-                    Ok(verdict)
-                })
-                .await;
-            let verdict = match applied {
-                Ok(verdict) => verdict,
-                Err(_) => Verdict::of(&told.writes, &arena.tenant, CLUSTER, &name).await?,
-            };
+            let verdict = Verdict::once_applied(&told.writes, &arena.tenant, CLUSTER, &name, APPLIED).await?;
             judgement.add(&name, &verdict);
             judgement.promises(arena, &name, promised).await?;
         }

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::images::fleet::Profile;
@@ -174,7 +174,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Takes one step and waits until all is well again.
     async fn take(&mut self, step: &Step) -> Result<Taken> {
-        self.at_work().await?;
+        self.workload.goes_on(20, AT_WORK).await?;
         tokio::time::sleep(Duration::from_millis(step.pause)).await;
         self.history.event("step", json!({"step": step}))?;
         let roles = self.arena.roles().await?;
@@ -245,17 +245,6 @@ impl Run<'_> {
             self.arena.wanted(3).await
         };
         crate::wait::until("the cluster to be as it was", SERVED, OFTEN, whole).await
-    }
-
-    /// Waits until clients get writes acknowledged.
-    async fn at_work(&self) -> Result<()> {
-        let before = self.workload.acknowledged();
-        let more = || async {
-            let now = self.workload.acknowledged();
-            ensure!(now >= before + 20, "{} writes were acknowledged", now - before);
-            Ok(())
-        };
-        crate::wait::until("the clients to be at work", AT_WORK, OFTEN, more).await
     }
 }
 

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use fleet_api::names::{self, UserRole};
 
 use super::{Outcome, TABLE, Write};
 use crate::tenant::Tenant;
+use crate::wait;
+
+const OFTEN: Duration = Duration::from_millis(100);
 
 /// What became of the writes.
 #[derive(Debug, Default)]
@@ -28,7 +31,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Compares what clients were told with what an instance has.
-    pub async fn of(writes: &[Write], tenant: &Tenant, cluster: &str, pod: &str) -> Result<Self> {
+    async fn of(writes: &[Write], tenant: &Tenant, cluster: &str, pod: &str) -> Result<Self> {
         let host = names::instance_host(&tenant.namespace, cluster, pod);
         let query = format!("SELECT client, number, COUNT(*) FROM {TABLE} GROUP BY client, number");
         let rows = tenant.sql(cluster, pod, &host, UserRole::Reader, &query).await?;
@@ -43,6 +46,27 @@ impl Verdict {
             found.insert((client, number), count);
         }
         Ok(Self::compare(writes, &found))
+    }
+
+    /// The same once the instance has applied all that was acknowledged; what is still missing after `limit` is lost.
+    pub async fn once_applied(
+        writes: &[Write],
+        tenant: &Tenant,
+        cluster: &str,
+        pod: &str,
+        limit: Duration,
+    ) -> Result<Self> {
+        let ask = || Self::of(writes, tenant, cluster, pod);
+        let applied = wait::until(format!("{pod} to have applied everything"), limit, OFTEN, || async {
+            let verdict = ask().await?;
+            ensure!(verdict.lost.is_empty(), "{} acknowledged writes are missing", verdict.lost.len());
+            Ok(verdict)
+        });
+        match applied.await {
+            Ok(verdict) => Ok(verdict),
+            // Where it can't be asked, this says why.
+            Err(_) => ask().await,
+        }
     }
 
     fn compare(writes: &[Write], found: &BTreeMap<(u32, u32), u32>) -> Self {
