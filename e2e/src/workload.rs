@@ -273,13 +273,15 @@ pub async fn reaches(tenant: &Tenant, cluster: &str, pod: &str, limit: Duration)
     wait::until(format!("the clients to write to {pod}"), limit, OFTEN, more).await
 }
 
-/// Makes the table. The nodes learn a moment after the cluster is Healthy where its Services lead to.
+/// Makes the table. The nodes learn a moment after the cluster is Healthy where its Services lead to, and a connection
+/// that is begun while one does may lead nowhere for ever: each has its own limit.
 async fn prepare(admin: Opts) -> Result<()> {
     wait::until("the table to be made", PREPARED, PAUSE, || make_table(admin.clone())).await
 }
 
 async fn make_table(admin: Opts) -> Result<()> {
-    let mut connection = Conn::new(admin).await?;
+    let connection = tokio::time::timeout(CONNECT, Conn::new(admin)).await;
+    let mut connection = connection.context("there is no connection in time")??;
     connection.query_drop("DROP DATABASE IF EXISTS workload").await?;
     connection.query_drop("CREATE DATABASE workload").await?;
     let table = format!(
