@@ -139,18 +139,10 @@ pub async fn run(config: Config) -> Result<(), RunError> {
             grpc::serve(grpc_listener, identity, routes(service, &namespace, reflection), shutdown).await
         }
     });
-    tasks.essential("leadership metric", {
-        let (mut state, name, shutdown) = (lease.state(), config.lease_name.clone(), shutdown.clone());
-        async move {
-            loop {
-                metrics.set_leader(&name, matches!(*state.borrow_and_update(), LeaseState::Leader(_)));
-                tokio::select! {
-                    changed = state.changed() => changed?,
-                    () = shutdown.cancelled() => return Ok::<(), watch::error::RecvError>(()),
-                }
-            }
-        }
-    });
+    tasks.essential(
+        "leadership metric",
+        show_leadership(metrics, config.lease_name.clone(), lease.state(), shutdown.clone()),
+    );
 
     let (publisher, teller) =
         Publisher::new(client.clone(), applier.clone(), lease.gate(), config.pod_name.clone());
@@ -186,6 +178,24 @@ pub async fn run(config: Config) -> Result<(), RunError> {
         }
     });
     Ok(tasks.run(GRACE).await?)
+}
+
+/// Shows in the metrics who leads, until the shutdown.
+async fn show_leadership(
+    metrics: Metrics,
+    lease: String,
+    mut state: watch::Receiver<LeaseState>,
+    shutdown: CancellationToken,
+) -> Result<(), watch::error::RecvError> {
+    loop {
+        metrics.set_leader(&lease, matches!(*state.borrow_and_update(), LeaseState::Leader(_)));
+        tokio::select! {
+            // First: nobody sends any more once the shutdown has ended the Lease, and that is no failure.
+            biased;
+            () = shutdown.cancelled() => return Ok(()),
+            changed = state.changed() => changed?,
+        }
+    }
 }
 
 fn health(identity: &watch::Receiver<Option<ReloadingIdentity>>, shutdown: &CancellationToken) -> Health {
@@ -293,5 +303,21 @@ impl Leader {
         let triggers = self.changed.stream().map(move |name| ObjectRef::new(&name).within(&namespace));
         let watched = Controller::new(clusters, watcher::Config::default()).reconcile_on(triggers);
         controller::run::<MySQLCluster, _>(watched, reconciler, options, self.totals, shutdown).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lease_that_ended_at_the_shutdown_is_no_failure() {
+        let shutdown = CancellationToken::new();
+        shutdown.cancel();
+        for _ in 0..100 {
+            let (sender, state) = watch::channel(LeaseState::Lost);
+            drop(sender);
+            show_leadership(Metrics::new(), "shard-a".to_owned(), state, shutdown.clone()).await.unwrap();
+        }
     }
 }
