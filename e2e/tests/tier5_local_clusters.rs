@@ -11,8 +11,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use e2e::cluster::cgroups::Hierarchy;
+use e2e::cluster::plan::{LAST_INDEX, Plan};
 use e2e::cluster::{Cluster, daemon, down, network, up};
 use e2e::progress::Progress;
+use tokio::net::TcpStream;
 
 async fn up(name: &str, nodes: Option<u8>) -> Cluster {
     up::up(&[name.to_owned()], nodes, &Progress::default()).await.unwrap().remove(0)
@@ -76,6 +78,37 @@ async fn an_up_that_was_interrupted_anywhere_is_completed_by_the_next() {
 }
 
 #[tokio::test]
+async fn a_network_whose_making_was_interrupted_anywhere_is_completed() {
+    // No cluster takes the last index while others are free.
+    let plan = Plan { name: "t-network".into(), index: LAST_INDEX, nodes: 2 };
+    network::remove(&plan).await.unwrap();
+    for after in (0..).step_by(5).map(Duration::from_millis) {
+        let first = tokio::time::timeout(after, network::ensure(&plan)).await;
+        network::ensure(&plan).await.unwrap();
+        for node in plan.each_node() {
+            let kubelet = std::net::SocketAddr::from((plan.node_ip(node), 10250));
+            let connected = tokio::time::timeout(Duration::from_secs(5), TcpStream::connect(kubelet)).await;
+            // Nobody listens: a refusal is an answer, and an answer is a way there and back.
+            let answer =
+                connected.unwrap_or_else(|_| panic!("node {node} is not reached, cut after {after:?}"));
+            assert_eq!(answer.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused, "{after:?}");
+        }
+        assert!(is_up(&plan.uplink().0), "cut after {after:?}");
+        network::remove(&plan).await.unwrap();
+        if first.is_ok() {
+            break;
+        }
+    }
+    assert_eq!(traces("t-network"), Vec::<String>::new());
+}
+
+/// Whether a link is meant to be up, whatever its other end does.
+fn is_up(link: &str) -> bool {
+    let flags = std::fs::read_to_string(format!("/sys/class/net/{link}/flags")).unwrap();
+    u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap() & 1 == 1
+}
+
+#[tokio::test]
 async fn three_nodes_are_ready_and_one_can_be_cut_off() {
     let cluster = up("t-nodes", Some(3)).await;
     let client = cluster.client().await.unwrap();
@@ -83,7 +116,7 @@ async fn three_nodes_are_ready_and_one_can_be_cut_off() {
     assert_eq!(nodes.list(&kube::api::ListParams::default()).await.unwrap().items.len(), 3);
     let kubelet = std::net::SocketAddr::from((cluster.plan().node_ip(1), 10250));
     let connect = || async {
-        tokio::time::timeout(Duration::from_secs(1), tokio::net::TcpStream::connect(kubelet))
+        tokio::time::timeout(Duration::from_secs(1), TcpStream::connect(kubelet))
             .await
             .is_ok_and(|c| c.is_ok())
     };

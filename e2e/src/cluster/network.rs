@@ -17,7 +17,8 @@ use anyhow::{Context, Result, bail};
 use super::plan::{BACKBONE, Plan};
 use crate::command::run;
 
-/// Makes what is missing of the cluster's network. Links that were cut stay as they are found, unless new.
+/// Makes what is missing of the cluster's network. Links that were cut stay as they are found. So a link is up
+/// from its first moment: one that an interruption leaves down would be taken for one that was cut.
 pub async fn ensure(plan: &Plan) -> Result<()> {
     bridge(BACKBONE).await?;
     let bridge_name = plan.bridge();
@@ -27,8 +28,7 @@ pub async fn ensure(plan: &Plan) -> Result<()> {
     ip(&["addr", "replace", &format!("{}/24", plan.gateway()), "dev", &bridge_name]).await?;
     let (up, backbone) = plan.uplink();
     if !exists(&up) {
-        ip(&["link", "add", &up, "type", "veth", "peer", "name", &backbone]).await?;
-        ip(&["link", "set", &up, "up"]).await?;
+        ip(&["link", "add", &up, "up", "type", "veth", "peer", "name", &backbone]).await?;
     }
     ip(&["link", "set", &up, "master", &bridge_name]).await?;
     ip(&["link", "set", &backbone, "master", BACKBONE, "up"]).await?;
@@ -46,8 +46,8 @@ async fn ensure_node(plan: &Plan, node: u8) -> Result<()> {
     let link = plan.link(node);
     ensure_namespace(&namespace).await?;
     if !exists(&link) {
-        ip(&["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &namespace]).await?;
-        ip(&["link", "set", &link, "up"]).await?;
+        ip(&["link", "add", &link, "up", "type", "veth", "peer", "name", "eth0", "netns", &namespace])
+            .await?;
     }
     ip(&["link", "set", &link, "master", &plan.bridge()]).await?;
     let address = format!("{}/16", plan.node_ip(node));
