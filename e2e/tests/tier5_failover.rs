@@ -166,6 +166,34 @@ async fn the_shard_dies_with_the_primary() {
     loses_nothing("SIGKILL of mysqld and of the shard", fault).await;
 }
 
+/// Logins wait for a statement about accounts that waits for its acknowledgement, those of the ackers too.
+#[tokio::test]
+async fn a_statement_about_accounts_locks_all_ackers_out() {
+    let fault = async |stage: &Stage, tenant: &Tenant, primary: &str| {
+        let pods = tenant.instances(ORDERS).await?;
+        let ackers: Vec<&Pod> = pods.values().filter(|pod| pod.name_any() != primary).collect();
+        let stopped = Stopped::new(stage, &ackers);
+        for acker in &ackers {
+            stage.signal(acker, "mysqld", Signal::SIGKILL)?;
+        }
+        let host = names::instance_host(NAMESPACE, ORDERS, primary);
+        let statement = "CREATE USER locks IDENTIFIED BY RANDOM PASSWORD";
+        let created = tenant.sql(ORDERS, primary, &host, UserRole::Admin, statement);
+        let locked = wait::until("logins to wait", SOON, OFTEN, || async {
+            let login = tenant.sql(ORDERS, primary, &host, UserRole::Reader, "SELECT 1");
+            ensure!(tokio::time::timeout(Duration::from_secs(5), login).await.is_err(), "they get in");
+            Ok(())
+        });
+        tokio::select! {
+            locked = locked => locked?,
+            created = created => panic!("the statement was answered: {created:?}"),
+        }
+        drop(stopped);
+        Ok(())
+    };
+    loses_nothing("ackers that are locked out", fault).await;
+}
+
 #[tokio::test]
 async fn an_old_primary_with_an_unacknowledged_tail_is_archived_and_rebuilt() {
     let (stage, tenant, before) = healthy().await;

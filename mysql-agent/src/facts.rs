@@ -184,6 +184,7 @@ fn replication(row: &Row, receiver: &str) -> Option<ReplicationFacts> {
             seconds: lag / 1_000_000,
             nanos: i32::try_from(lag % 1_000_000 * 1000).unwrap_or(0),
         }),
+        connecting_for: None,
     })
 }
 

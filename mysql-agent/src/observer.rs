@@ -4,7 +4,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fleet_proto::agent::v1::{CloneFacts, CloneState, InstanceFacts, ProcessState};
+use fleet_proto::agent::v1::{
+    CloneFacts, CloneState, InstanceFacts, ProcessState, ReplicationFacts, ThreadState,
+};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -63,6 +65,27 @@ struct Publisher {
     published: Option<Instant>,
     /// When mysqld answered last.
     answered: Option<Instant>,
+    connecting: Connecting,
+}
+
+/// Since when the receiver has been connecting, and to which host.
+#[derive(Debug, Default)]
+struct Connecting(Option<(String, Instant)>);
+
+impl Connecting {
+    /// Takes up what the receiver does now, and says in the facts for how long it has been connecting.
+    fn note(&mut self, replication: Option<&mut ReplicationFacts>, now: Instant) {
+        let connects =
+            |replication: &&mut ReplicationFacts| replication.receiver() == ThreadState::Connecting;
+        let Some(replication) = replication.filter(connects) else {
+            self.0 = None;
+            return;
+        };
+        let begun = self.0.take().filter(|(host, _)| *host == replication.source_host);
+        let (host, since) = begun.unwrap_or_else(|| (replication.source_host.clone(), now));
+        replication.connecting_for = now.duration_since(since).try_into().ok();
+        self.0 = Some((host, since));
+    }
 }
 
 /// The term that was followed when a look began, or why it can't be read.
@@ -94,6 +117,7 @@ impl Observer {
             clone: None,
             published: None,
             answered: None,
+            connecting: Connecting::default(),
         };
         let eye = Eye { instance: Arc::clone(&instance), session: None };
         let observer = Self { volume, instance, eye, publisher, waiting_since: None, unguarded: false };
@@ -240,7 +264,7 @@ impl Publisher {
         self.facts.borrow().facts.server.is_some()
     }
 
-    fn publish(&mut self, status: &ProcessStatus, term: &TermBefore, look: Option<Look>, at: Instant) {
+    fn publish(&mut self, status: &ProcessStatus, term: &TermBefore, mut look: Option<Look>, at: Instant) {
         let (term, damage) = match term {
             Ok(term) => (*term, None),
             Err(problem) => (0, Some(problem.clone())),
@@ -251,7 +275,8 @@ impl Publisher {
             .map(|at| at.elapsed());
         let replaced = !matches!(self.volume.replacement(), Ok(None)) && !self.instance.cloning();
         let (disk_total_bytes, disk_free_bytes) = volume::disk_space(self.config.paths.volume());
-        if let Some(look) = &look {
+        if let Some(look) = &mut look {
+            self.connecting.note(look.server.replication.as_mut(), at);
             // Of data that were made anew it knows no copy.
             self.clone.clone_from(&look.clone);
             self.fixed.mysqld_version.clone_from(&look.version);
@@ -332,13 +357,17 @@ fn told(status: &ProcessStatus) -> ProcessState {
 
 /// Facts without what changes all the time. That a silence or an isolation begins or ends is news.
 fn without_clock(facts: &InstanceFacts) -> InstanceFacts {
-    InstanceFacts {
+    let mut facts = InstanceFacts {
         observed_at: None,
         disk_free_bytes: 0,
         silent_for: facts.silent_for.map(|_| prost_types::Duration::default()),
         isolated_for: facts.isolated_for.map(|_| prost_types::Duration::default()),
         ..facts.clone()
+    };
+    if let Some(replication) = facts.server.as_mut().and_then(|server| server.replication.as_mut()) {
+        replication.connecting_for = replication.connecting_for.map(|_| prost_types::Duration::default());
     }
+    facts
 }
 
 #[cfg(test)]
@@ -381,6 +410,29 @@ mod tests {
         assert_eq!(unseen.state(), CloneState::Failed);
         // Data of no copy have nothing to do with one.
         assert_eq!(copy_facts(None, None, false, &failed(ENOUGH_STARTS)), None);
+    }
+
+    #[test]
+    fn receiver_connects_for_as_long_as_it_has_not_got_in_to_the_same_source() {
+        let replication = |host: &str, receiver: ThreadState| ReplicationFacts {
+            source_host: host.to_owned(),
+            receiver: receiver.into(),
+            ..ReplicationFacts::default()
+        };
+        let begun = Instant::now();
+        let mut connecting = Connecting::default();
+        let mut told = |after: u64, host: &str, receiver: ThreadState| {
+            let mut facts = replication(host, receiver);
+            connecting.note(Some(&mut facts), begun + Duration::from_secs(after));
+            facts.connecting_for.map(|duration| duration.seconds)
+        };
+        assert_eq!(told(0, "a", ThreadState::Connecting), Some(0));
+        assert_eq!(told(7, "a", ThreadState::Connecting), Some(7));
+        assert_eq!(told(8, "b", ThreadState::Connecting), Some(0));
+        assert_eq!(told(9, "b", ThreadState::Running), None);
+        assert_eq!(told(11, "b", ThreadState::Connecting), Some(0));
+        assert_eq!(told(13, "b", ThreadState::Connecting), Some(2));
+        assert_eq!(told(14, "b", ThreadState::Stopped), None);
     }
 
     #[test]

@@ -362,6 +362,9 @@ pub struct ReplicationFacts {
     pub retrieved: GtidSet,
     /// How far the applier is behind the source, in milliseconds, absent while unknown.
     pub lag_ms: Option<u64>,
+    /// For how long the receiver has been connecting without getting in once, in milliseconds of its agent's
+    /// monotonic clock. Absent while it does anything else.
+    pub connecting_for_ms: Option<u64>,
 }
 
 impl ReplicationFacts {

@@ -14,7 +14,7 @@ use fleet_runtime::{
     lease::Gate,
     tls::{Identity, ReloadingIdentity, Role},
 };
-use fleet_topology::decide::SUSPECT_AFTER_MS;
+use fleet_topology::decide::{SUSPECT_AFTER_MS, UNREACHED_AFTER_MS};
 use tokio::{
     task::AbortHandle,
     time::{Instant, sleep, timeout},
@@ -239,16 +239,19 @@ fn positions(facts: &InstanceFacts) -> Option<(&str, &str)> {
     Some((&server.gtid_executed, retrieved))
 }
 
-/// The facts without what changes with every write or every second. Of a silence it matters whether it is long
-/// enough to be evidence.
+/// The facts without what changes with every write or every second. Of a silence, and of a receiver that does not
+/// get in, it matters whether it is long enough to be evidence.
 fn decisive(facts: &InstanceFacts) -> InstanceFacts {
-    let suspect = |silent: &prost_types::Duration| {
-        silent.seconds.saturating_mul(1000) >= SUSPECT_AFTER_MS.cast_signed()
+    let evidence = |duration: Option<prost_types::Duration>, after_ms: u64| {
+        let long = |duration: &prost_types::Duration| {
+            duration.seconds.saturating_mul(1000) >= after_ms.cast_signed()
+        };
+        duration.filter(long).map(|_| prost_types::Duration::default())
     };
     let mut facts = InstanceFacts {
         observed_at: None,
         disk_free_bytes: 0,
-        silent_for: facts.silent_for.filter(suspect).map(|_| prost_types::Duration::default()),
+        silent_for: evidence(facts.silent_for, SUSPECT_AFTER_MS),
         isolated_for: facts.isolated_for.map(|_| prost_types::Duration::default()),
         ..facts.clone()
     };
@@ -257,6 +260,7 @@ fn decisive(facts: &InstanceFacts) -> InstanceFacts {
         if let Some(replication) = replication {
             replication.gtid_retrieved.clear();
             replication.lag = None;
+            replication.connecting_for = evidence(replication.connecting_for, UNREACHED_AFTER_MS);
         }
     }
     facts

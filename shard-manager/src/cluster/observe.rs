@@ -264,6 +264,7 @@ impl Resolver<'_> {
             applier_error: replication.applier_error.clone(),
             retrieved: parse(&replication.gtid_retrieved)?,
             lag_ms: replication.lag.as_ref().and_then(milliseconds),
+            connecting_for_ms: replication.connecting_for.as_ref().and_then(milliseconds),
         })
     }
 

@@ -41,7 +41,7 @@ mod survey;
 mod traffic;
 mod wish;
 
-pub use loss::SUSPECT_AFTER_MS;
+pub use loss::{SUSPECT_AFTER_MS, UNREACHED_AFTER_MS};
 
 use self::decision::{Action, Decision, Fulfilment, Order, Rebuilding, Traffic};
 use self::state::State;

@@ -3,6 +3,7 @@
 use super::decision::{Action, Decision, InstanceVerdict, Order, Role, Standing};
 use super::donors::orders_for_followers;
 use super::followers::{self, Follower, not_in_sync};
+use super::loss::Unreached;
 use super::opening::{self, Primary};
 use super::state::State;
 use super::survey::{Member, Survey};
@@ -32,6 +33,14 @@ pub(super) fn decide(survey: &Survey<'_>, primary: InstanceId) -> Decision {
         proved: condition == Primary::Serves,
         followers,
     };
+    let blocked = primary.is_open() && !acknowledging(survey, primary, server).enough;
+    match loss::unreached(survey, primary).filter(|_| blocked) {
+        Some(Unreached::Replaced(judgement)) => return reign.replaced(judgement, orders),
+        Some(Unreached::StartedAnew(message)) => {
+            return reign.decision(State::WritesBlocked, message, vec![(primary.id, Action::Fence)]);
+        }
+        None => {}
+    }
     if reign.proved {
         return reign.proved_decision(server, orders);
     }

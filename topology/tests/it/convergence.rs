@@ -28,6 +28,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (instance, 0..2_u8).prop_map(|(instance, part)| Event::Cut(instance, part)),
         1 => Just(Event::Takeover),
         4 => Just(Event::Write),
+        1 => Just(Event::Lock),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! A primary that does not answer.
 
+use fleet_topology::decide::UNREACHED_AFTER_MS;
 use fleet_topology::*;
 
 use crate::views::*;
@@ -103,6 +104,61 @@ fn a_primary_that_a_replica_receives_from_is_not_lost() {
     let decision = decide(&view);
     says(&decision, State::Incomplete, &["its agent does not answer", "instance 2 receives from it"]);
     assert_eq!(decision.orders, vec![]);
+}
+
+/// The primary answers, and its ackers have been connecting for that long.
+fn unreached(for_ms: u64) -> ClusterView {
+    let mut view = healthy(3);
+    view.server(0).semi_sync_clients = 0;
+    for instance in [1, 2] {
+        let replication = view.replication(instance);
+        (replication.receiver, replication.connecting_for_ms) = (ThreadState::Connecting, Some(for_ms));
+        view.server(instance).semi_sync_replica = false;
+    }
+    view
+}
+
+#[test]
+fn a_primary_that_lets_none_of_its_ackers_in_is_replaced() {
+    let decision = decide(&unreached(UNREACHED_AFTER_MS));
+    says(&decision, State::PrimaryLost, &["instance 0", "its ackers do not get in", "2 faithful ackers"]);
+    assert_eq!(decision.record.unwrap().stage, Stage::Fencing);
+    let decision = decide(&unreached(UNREACHED_AFTER_MS - 1));
+    says(&decision, State::WritesBlocked, &[]);
+    assert_eq!(decision.record, None);
+}
+
+#[test]
+fn a_primary_is_kept_while_a_commit_may_be_acknowledged() {
+    let mut view = unreached(UNREACHED_AFTER_MS);
+    view.follow(2, 0, true);
+    view.server(0).semi_sync_clients = 1;
+    assert_eq!(decide(&view).record, None, "instance 2 acknowledges");
+
+    let mut view = unreached(UNREACHED_AFTER_MS);
+    view.replication(2).connecting_for_ms = Some(0);
+    assert_eq!(decide(&view).record, None, "instance 2 has just begun to connect");
+
+    let mut view = unreached(UNREACHED_AFTER_MS);
+    view.silent(2, 20_000);
+    assert_eq!(decide(&view).record, None, "instance 2 may be what acknowledges");
+
+    let mut view = unreached(UNREACHED_AFTER_MS);
+    view.record.quorum = Quorum::ALONE;
+    assert_eq!(decide(&view).record, None, "no commit waits");
+}
+
+#[test]
+fn mysqld_of_a_primary_that_lets_nobody_in_is_started_anew_where_nobody_can_take_over() {
+    let mut view = unreached(UNREACHED_AFTER_MS);
+    view.facts(2).volume_id = "another".to_owned();
+    let decision = decide(&view);
+    says(&decision, State::WritesBlocked, &["its ackers do not get in, and its mysqld is started anew"]);
+    let fence = Order { instance: id(0), term: Term(1), action: Action::Fence };
+    assert_eq!((decision.record, decision.orders), (None, vec![fence]));
+    // It is opened again only once they have got in.
+    view.restarted(0);
+    assert!(decide(&view).orders.iter().all(|order| order.instance != id(0)));
 }
 
 #[test]

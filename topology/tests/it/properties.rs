@@ -21,8 +21,10 @@ fn thread() -> impl Strategy<Value = ThreadState> {
 }
 
 fn replication() -> impl Strategy<Value = ReplicationFacts> {
-    (prop::option::weighted(0.9, 0..3_u32), thread(), thread(), gtids(), prop::option::of(0..5000_u64))
-        .prop_map(|(source, receiver, applier, retrieved, lag_ms)| ReplicationFacts {
+    let source = prop::option::weighted(0.9, 0..3_u32);
+    let durations = (prop::option::of(0..5000_u64), prop::option::of(0..20_000_u64));
+    (source, thread(), thread(), gtids(), durations).prop_map(
+        |(source, receiver, applier, retrieved, (lag_ms, connecting_for_ms))| ReplicationFacts {
             source: source.map(id),
             receiver,
             receiver_error: String::new(),
@@ -30,7 +32,9 @@ fn replication() -> impl Strategy<Value = ReplicationFacts> {
             applier_error: String::new(),
             retrieved,
             lag_ms,
-        })
+            connecting_for_ms: connecting_for_ms.filter(|_| receiver == ThreadState::Connecting),
+        },
+    )
 }
 
 fn server() -> impl Strategy<Value = ServerFacts> {

@@ -145,6 +145,7 @@ impl Change for ClusterView {
             applier_error: String::new(),
             retrieved: server.executed.clone(),
             lag_ms: Some(0),
+            connecting_for_ms: None,
         });
     }
 

@@ -1,6 +1,9 @@
 //! A toy world: instances that carry out orders, replicate, fail and come back, and a shard that decides from
 //! facts that may be old.
 
+use std::collections::BTreeSet;
+
+use fleet_topology::decide::UNREACHED_AFTER_MS;
 use fleet_topology::*;
 
 use crate::views::{id, idle_server};
@@ -47,6 +50,8 @@ pub(crate) enum Event {
     Start(u32),
     /// A client writes to every instance that takes writes.
     Write,
+    /// What clients write where it can't be acknowledged changes accounts.
+    Lock,
     /// The network between an instance and all of other parts is cut.
     Cut(u32, u8),
     /// A person wants that instance to be the primary.
@@ -72,6 +77,8 @@ pub(crate) enum Point {
 pub(crate) struct World {
     nodes: Vec<Node>,
     heard: Vec<Observed<InstanceFacts>>,
+    /// The nodes on which what waits is a statement about accounts, which lets nobody log in.
+    locked: BTreeSet<usize>,
     record: TermRecord,
     opened: Term,
     ackers: Vec<AckerIdentity>,
@@ -98,6 +105,7 @@ impl World {
         let mut world = Self {
             nodes: Vec::new(),
             heard: Vec::new(),
+            locked: BTreeSet::new(),
             record: TermRecord::NONE,
             opened: Term::NONE,
             ackers: Vec::new(),
@@ -245,6 +253,10 @@ impl World {
             Event::Cut(instance, part) if there(instance) => self.nodes[instance as usize].part = part,
             Event::Act(mask) => self.act(mask),
             Event::Write => self.write(),
+            Event::Lock => {
+                let waits = |node: &usize| !self.nodes[*node].waiting.is_empty();
+                self.locked = (0..self.nodes.len()).filter(waits).collect();
+            }
             Event::Want(instance) => self.wish(Wish::To(id(instance))),
             Event::WantAnother => self.wish(Wish::Any),
             Event::Die(point) => self.dies = Some(point),
@@ -325,9 +337,10 @@ impl World {
         let mut server = node.server.clone();
         if let Some(replication) = &mut server.replication
             && replication.receiver == ThreadState::Running
-            && !self.reaches(instance, replication.source.unwrap().0 as usize)
+            && !self.gets_in(instance, replication.source.unwrap().0 as usize)
         {
             replication.receiver = ThreadState::Connecting;
+            replication.connecting_for_ms = Some(UNREACHED_AFTER_MS);
         }
         server.semi_sync_clients = u32::try_from(self.acknowledging(instance)).unwrap();
         Observed::Known(InstanceFacts {
@@ -355,11 +368,17 @@ impl World {
         self.works(instance) && self.works(other) && self.nodes[instance].part == self.nodes[other].part
     }
 
+    /// Whether an instance gets what a source has. Of a locked one nobody does: had anybody been logged in before,
+    /// the statement would have been acknowledged.
+    fn gets_in(&self, instance: usize, source: usize) -> bool {
+        self.reaches(instance, source) && !self.locked.contains(&source)
+    }
+
     fn follows(&self, instance: usize, source: usize) -> bool {
         let replication = self.nodes[instance].server.replication.as_ref();
         replication
             .is_some_and(|r| r.receiver == ThreadState::Running && r.source.unwrap().0 as usize == source)
-            && self.reaches(instance, source)
+            && self.gets_in(instance, source)
     }
 
     fn acknowledging(&self, source: usize) -> usize {
@@ -373,7 +392,7 @@ impl World {
             return;
         };
         let source = source.0 as usize;
-        if !self.reaches(instance, source) {
+        if !self.gets_in(instance, source) {
             return;
         }
         let waiting = self.nodes[source].waiting.clone();
@@ -408,6 +427,7 @@ impl World {
 
     /// Makes waiting commits visible.
     fn let_through(&mut self, source: usize) {
+        self.locked.remove(&source);
         let node = &mut self.nodes[source];
         let waiting = std::mem::take(&mut node.waiting);
         node.server.executed = node.server.executed.union(&waiting);
@@ -634,6 +654,7 @@ impl World {
                     applier_error: String::new(),
                     retrieved,
                     lag_ms: None,
+                    connecting_for_ms: None,
                 });
             }
             Action::Clone { donor, expendable, archive } => {
