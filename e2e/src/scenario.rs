@@ -125,6 +125,37 @@ impl Stage {
     }
 }
 
+/// Processes of pods that are stopped until this is dropped.
+pub struct Stopped<'a> {
+    stage: &'a Stage,
+    pods: Vec<&'a Pod>,
+    programs: Vec<&'a str>,
+}
+
+impl<'a> Stopped<'a> {
+    /// Stops the programs in the given order. Who stops mysqld alone has its agent end it after a while.
+    pub fn new(stage: &'a Stage, pods: &[&'a Pod], programs: &[&'a str]) -> Result<Self> {
+        let stopped = Self { stage, pods: pods.to_vec(), programs: programs.to_vec() };
+        for pod in pods {
+            for program in programs {
+                stage.signal(pod, program, Signal::SIGSTOP)?;
+            }
+        }
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        for pod in &self.pods {
+            for program in self.programs.iter().rev() {
+                // It fails only where the process has ended since; the one in its place is not stopped.
+                let _ = self.stage.signal(pod, program, Signal::SIGCONT);
+            }
+        }
+    }
+}
+
 /// Whether a process is in a pod: the pod's control group has its UID in its name.
 fn belongs(pid: i32, uid: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/cgroup"))

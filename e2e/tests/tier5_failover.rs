@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use e2e::scenario::Stage;
+use e2e::scenario::{Stage, Stopped};
 use e2e::tenant::Tenant;
 use e2e::wait;
 use e2e::workload::{Verdict, Workload, outage, reaches};
@@ -43,30 +43,6 @@ fn primary_of(cluster: &MySQLCluster) -> String {
 
 async fn pod(tenant: &Tenant, name: &str) -> Pod {
     tenant.instances(ORDERS).await.unwrap().remove(name).unwrap()
-}
-
-/// Instances whose agent is stopped until this is dropped.
-struct Stopped<'a> {
-    stage: &'a Stage,
-    pods: Vec<&'a Pod>,
-}
-
-impl<'a> Stopped<'a> {
-    fn new(stage: &'a Stage, pods: &[&'a Pod]) -> Self {
-        for pod in pods {
-            stage.signal(pod, "mysql-agent", Signal::SIGSTOP).unwrap();
-        }
-        Self { stage, pods: pods.to_vec() }
-    }
-}
-
-impl Drop for Stopped<'_> {
-    fn drop(&mut self) {
-        for pod in &self.pods {
-            // It fails only where kubelet has made another container, whose agent is not stopped.
-            let _ = self.stage.signal(pod, "mysql-agent", Signal::SIGCONT);
-        }
-    }
 }
 
 /// Does something to the primary while clients write, and judges what they were told once all is well again.
@@ -154,7 +130,7 @@ async fn the_shard_dies_with_the_primary() {
         ensure!(shards.len() == 2, "{} pods of the shard were found", shards.len());
         let victim = pod(tenant, primary).await;
         // Nobody starts it again before another one has taken over.
-        let agent = Stopped::new(stage, &[&victim]);
+        let agent = Stopped::new(stage, &[&victim], &["mysql-agent"])?;
         stage.signal(&victim, "mysqld", Signal::SIGKILL)?;
         for shard in &shards {
             stage.signal(shard, "shard-manager", Signal::SIGKILL)?;
@@ -172,7 +148,7 @@ async fn a_statement_about_accounts_locks_all_ackers_out() {
     let fault = async |stage: &Stage, tenant: &Tenant, primary: &str| {
         let pods = tenant.instances(ORDERS).await?;
         let ackers: Vec<&Pod> = pods.values().filter(|pod| pod.name_any() != primary).collect();
-        let stopped = Stopped::new(stage, &ackers);
+        let stopped = Stopped::new(stage, &ackers, &["mysql-agent"])?;
         for acker in &ackers {
             stage.signal(acker, "mysqld", Signal::SIGKILL)?;
         }
@@ -205,7 +181,7 @@ async fn an_old_primary_with_an_unacknowledged_tail_is_archived_and_rebuilt() {
     let pods = tenant.instances(ORDERS).await.unwrap();
     let ackers: Vec<&Pod> = pods.values().filter(|pod| pod.name_any() != primary).collect();
     // A process that is stopped would still find in its socket what was sent to it.
-    let stopped = Stopped::new(&stage, &ackers);
+    let stopped = Stopped::new(&stage, &ackers, &["mysql-agent"]).unwrap();
     for acker in &ackers {
         stage.signal(acker, "mysqld", Signal::SIGKILL).unwrap();
     }
@@ -224,7 +200,7 @@ async fn an_old_primary_with_an_unacknowledged_tail_is_archived_and_rebuilt() {
         answered = &mut write => panic!("the commit was answered: {answered:?}"),
     }
     // Nobody starts it again before another one has taken over.
-    let old = Stopped::new(&stage, &[&pods[&primary]]);
+    let old = Stopped::new(&stage, &[&pods[&primary]], &["mysql-agent"]).unwrap();
     stage.signal(&pods[&primary], "mysqld", Signal::SIGKILL).unwrap();
     drop(stopped);
     assert!(write.await.is_err(), "a commit that nobody acknowledged was answered with OK");

@@ -10,14 +10,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use e2e::scenario::Stage;
+use e2e::scenario::{Stage, Stopped};
 use e2e::tenant::Tenant;
 use e2e::{kubernetes, wait};
 use fleet_api::names::{self, UserRole};
 use fleet_api::v1::{ConditionType, MySQLCluster};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "tenant-a";
@@ -139,18 +138,13 @@ async fn a_commit_waits_unseen_while_both_ackers_are_paused() {
     tenant.sql(ORDERS, &primary, &host, UserRole::Admin, &writing("paused", 1)).await.unwrap();
     let pods = tenant.instances(ORDERS).await.unwrap();
     let ackers: Vec<_> = pods.values().filter(|pod| pod.name_any() != primary).collect();
-    for acker in &ackers {
-        stage.signal(acker, "mysqld", Signal::SIGSTOP).unwrap();
-    }
+    let stopped = Stopped::new(&stage, &ackers, &["mysql-agent", "mysqld"]).unwrap();
     let write = tenant.sql(ORDERS, &primary, &host, UserRole::Writer, "REPLACE INTO shop.paused VALUES (2)");
     tokio::pin!(write);
     let early = tokio::time::timeout(Duration::from_secs(4), &mut write).await;
     let seen =
         tenant.sql(ORDERS, &primary, &host, UserRole::Reader, "SELECT COUNT(*) FROM shop.paused").await;
-    for acker in &ackers {
-        // The agent may have started another one meanwhile: that one is not stopped.
-        let _ = stage.signal(acker, "mysqld", Signal::SIGCONT);
-    }
+    drop(stopped);
     assert!(early.is_err(), "the commit was acknowledged: {early:?}");
     assert_eq!(seen.unwrap(), "1", "a commit that nobody acknowledged was visible");
     tokio::time::timeout(LONG, write).await.expect("the commit waits still").unwrap();
