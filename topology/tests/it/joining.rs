@@ -85,6 +85,19 @@ fn an_instance_that_lacks_dropped_transactions_gets_a_copy_from_a_replica() {
 }
 
 #[test]
+fn what_was_received_from_another_source_is_dropped_and_does_not_count() {
+    let mut view = healthy(3);
+    view.server(0).purged = trx(0, 5);
+    view.server(2).executed = trx(0, 4);
+    view.follow(2, 1, true);
+    view.replication(2).retrieved = trx(0, 10);
+    assert_eq!(orders(&decide(&view)), [(2, copy(1, 10))]);
+    view.replication(2).source = Some(id(0));
+    view.replication(2).receiver = ThreadState::Stopped;
+    assert_eq!(orders(&decide(&view)), [(2, follow(0, true))]);
+}
+
+#[test]
 fn the_primary_gives_its_data_only_if_nobody_else_can() {
     let mut view = healthy(3);
     view.server(0).purged = trx(0, 5);
