@@ -126,6 +126,13 @@ fn a_donor_gives_its_data_to_one_instance_at_a_time() {
     assert_eq!(decision.orders, vec![]);
     assert_eq!(*standing(&decision, 2), Standing::Cloning);
     says(&decision, State::WritesBlocked, &["instance 2 copies the data of instance 1"]);
+
+    // Whoever it is that gives.
+    view.facts(2).clone = Some(CloneProgress { state: CloneState::Running, donor: None });
+    *view.instance(4) = healthy(5).instance(4).clone();
+    let decision = decide(&view);
+    assert_eq!(decision.orders, vec![]);
+    says(&decision, State::Cloning, &["instance 3", "waits: instance 1 gives its data to another"]);
 }
 
 #[test]

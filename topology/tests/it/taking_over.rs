@@ -62,6 +62,11 @@ fn ackers_are_revoked_and_the_old_primary_is_ended() {
     revoke(&mut view, 1);
     let decision = decide(&view);
     assert_eq!((orders(&decision), decision.record), (vec![(2, Action::Close)], None));
+
+    // It was told, and takes writes all the same.
+    comes_back(&mut view, trx(0, 10));
+    view.server(0).super_read_only = false;
+    assert_eq!(orders(&decide(&view)), [(2, Action::Close), (0, Action::Fence)]);
 }
 
 #[test]
@@ -346,7 +351,9 @@ fn a_follower_that_hangs_is_ended() {
 
     let mut view = fencing(3);
     view.facts(0).persisted_term = Term(2);
-    (view.facts(1).server, view.facts(1).silent_for_ms) = (None, Some(3000));
+    (view.facts(1).server, view.facts(1).silent_for_ms) = (None, Some(2999));
+    assert_eq!(orders(&decide(&view)), [(2, Action::Close)]);
+    view.facts(1).silent_for_ms = Some(3000);
     assert_eq!(orders(&decide(&view)), [(2, Action::Close), (1, Action::Fence)]);
 }
 
