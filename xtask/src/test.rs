@@ -2,7 +2,7 @@
 //!
 //! | tier | what | needs |
 //! |---|---|---|
-//! | 1, 2 | tests of the crates | nothing |
+//! | 1, 2 | tests of the crates; after tier 1, that they fail where a rule of `fleet-topology` is broken | nothing |
 //! | 3 | a real API server without nodes | Go (first build) |
 //! | 4 | real mysqld without Kubernetes | root, Debian packages |
 //! | 5 | real clusters | root, Go, Debian packages |
@@ -43,6 +43,10 @@ const FEATURES: &str = "e2e/tier3,e2e/tier5,mysql-agent/real-mysqld";
 /// them what is compiled already, are the same for every tier.
 const TEST: [&str; 5] = ["test", "--locked", "--workspace", "--features", FEATURES];
 
+/// The feature of the test target that breaks rules. Not one of [`FEATURES`]: with it, all that depends on that crate
+/// would be compiled once more.
+const MUTANTS: &str = "fleet-topology/mutants";
+
 /// The test target with a real mysqld.
 const REAL_MYSQLD: &str = "real_mysqld";
 
@@ -66,6 +70,10 @@ pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
     let has = |tier: u8| wanted.contains(&tier);
     if has(1) || has(2) {
         cargo(&["test", "--locked", "--workspace"]).await?;
+    }
+    if has(1) {
+        let mutants = ["test", "--locked", "--workspace", "--features", MUTANTS, "--test", "mutants"];
+        cargo(&[&mutants[..], &["--", "--test-threads=1", "--nocapture"]].concat()).await?;
     }
     if has(3) {
         tools::Tools::of(&tools::API_SERVER, &Progress::default()).await?;
@@ -157,7 +165,7 @@ async fn checks() -> Result<()> {
     ensure_component("clippy").await?;
     cargo(&["fmt", "--all", "--check"]).await?;
     let clippy = ["clippy", "--locked", "--workspace", "--all-targets", "--features", FEATURES];
-    cargo(&[&clippy[..], &["--", "-D", "warnings"]].concat()).await?;
+    cargo(&[&clippy[..], &["--features", MUTANTS, "--", "-D", "warnings"]].concat()).await?;
     for name in CRATES {
         cargo(&["check", "--locked", "--package", name]).await?;
     }

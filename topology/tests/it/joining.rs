@@ -85,6 +85,19 @@ fn an_instance_that_lacks_dropped_transactions_gets_a_copy_from_a_replica() {
 }
 
 #[test]
+fn what_was_received_from_another_source_is_dropped_and_does_not_count() {
+    let mut view = healthy(3);
+    view.server(0).purged = trx(0, 5);
+    view.server(2).executed = trx(0, 4);
+    view.follow(2, 1, true);
+    view.replication(2).retrieved = trx(0, 10);
+    assert_eq!(orders(&decide(&view)), [(2, copy(1, 10))]);
+    view.replication(2).source = Some(id(0));
+    view.replication(2).receiver = ThreadState::Stopped;
+    assert_eq!(orders(&decide(&view)), [(2, follow(0, true))]);
+}
+
+#[test]
 fn the_primary_gives_its_data_only_if_nobody_else_can() {
     let mut view = healthy(3);
     view.server(0).purged = trx(0, 5);
@@ -113,6 +126,13 @@ fn a_donor_gives_its_data_to_one_instance_at_a_time() {
     assert_eq!(decision.orders, vec![]);
     assert_eq!(*standing(&decision, 2), Standing::Cloning);
     says(&decision, State::WritesBlocked, &["instance 2 copies the data of instance 1"]);
+
+    // Whoever it is that gives.
+    view.facts(2).clone = Some(CloneProgress { state: CloneState::Running, donor: None });
+    *view.instance(4) = healthy(5).instance(4).clone();
+    let decision = decide(&view);
+    assert_eq!(decision.orders, vec![]);
+    says(&decision, State::Cloning, &["instance 3", "waits: instance 1 gives its data to another"]);
 }
 
 #[test]

@@ -188,6 +188,14 @@ fn too_few_faithful_ackers_block_a_failover_and_are_named() {
     says(&decide(&view), State::FailoverBlocked, &["instance 1 has another volume"]);
 
     let mut view = lost();
+    view.facts(1).clone = Some(CloneProgress { state: CloneState::Running, donor: Some(id(2)) });
+    says(&decide(&view), State::FailoverBlocked, &["instance 1 copies the data of another instance"]);
+
+    let mut view = lost();
+    view.server(1).super_read_only = false;
+    says(&decide(&view), State::FailoverBlocked, &["instance 1 takes writes without being the primary"]);
+
+    let mut view = lost();
     view.ackers.clear();
     says(
         &decide(&view),
@@ -210,6 +218,29 @@ fn a_term_whose_first_transaction_nobody_has_proves_nothing() {
     let mut view = lost();
     (view.record.term, view.record.quorum_since) = (Term(2), Term(2));
     says(&decide(&view), State::FailoverBlocked, &["first transaction of term 2"]);
+    // What the primary took over with says nothing of the quorum that it has had since.
+    view.record.promotion_point = Some(trx(0, 5));
+    says(&decide(&view), State::FailoverBlocked, &["first transaction of term 2"]);
+    // Nor does an instance whose acknowledgements never counted.
+    view.instances.push(idle_instance(3));
+    view.facts(3).persisted_term = Term(2);
+    (view.server(3).executed, view.server(3).recorded_term) = (trx(0, 11), Term(2));
+    says(&decide(&view), State::FailoverBlocked, &["first transaction of term 2"]);
+    view.server(2).recorded_term = Term(2);
+    says(&decide(&view), State::PrimaryLost, &["2 faithful ackers"]);
+}
+
+#[test]
+fn ackers_are_remembered_once_the_first_transaction_of_their_term_is_there() {
+    let mut view = healthy(3);
+    (view.record.term, view.record.quorum_since) = (Term(2), Term(2));
+    for instance in 0..3 {
+        view.facts(instance).persisted_term = Term(2);
+    }
+    view.ackers.clear();
+    assert_eq!(decide(&view).ackers, []);
+    view.server(0).recorded_term = Term(2);
+    assert_eq!(decide(&view).ackers.len(), 3);
 }
 
 #[test]

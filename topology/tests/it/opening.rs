@@ -104,6 +104,18 @@ fn a_primary_that_lost_its_volume_is_kept_closed() {
 }
 
 #[test]
+fn nobody_gets_the_data_of_a_primary_that_lost_transactions() {
+    let mut view = healthy(3);
+    view.restarted(0);
+    (view.server(0).executed, view.server(0).purged) = (trx(0, 9), trx(0, 5));
+    *view.server(2) = idle_server(2);
+    view.ackers.clear();
+    let decision = decide(&view);
+    says(&decision, State::FailoverBlocked, &["instance 0 is kept closed", "instance 1 holds", ":10"]);
+    assert_eq!(decision.orders, vec![]);
+}
+
+#[test]
 fn an_emptied_primary_is_kept_closed_though_nobody_else_knows_what_it_held() {
     let mut view = healthy(1);
     assert_eq!(view.opened, Term(1));
@@ -169,6 +181,23 @@ fn an_errant_replica_does_not_keep_the_primary_closed() {
     view.restarted(2);
     let decision = decide(&view);
     says(&decision, State::WritesBlocked, &["1 ackers have to follow it, 0 do"]);
+}
+
+/// It was not replaced by a failover that left it too few ackers: it is of this reign, or of one before that nobody
+/// was revoked in.
+#[test]
+fn an_instance_whose_commits_may_be_acknowledged_keeps_the_primary_closed() {
+    for (recorded_term, promotion_point) in [(Term(1), Some(trx(0, 5))), (Term::NONE, None)] {
+        let mut view = healthy(3);
+        view.restarted(0);
+        view.record.promotion_point = promotion_point;
+        let server = view.server(2);
+        (server.super_read_only, server.semi_sync_source) = (false, true);
+        server.recorded_term = recorded_term;
+        let decision = decide(&view);
+        says(&decision, State::WritesBlocked, &["instance 2 takes writes and has to be closed first"]);
+        assert_eq!(orders(&decision), [(2, Action::Fence)]);
+    }
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn the_quorum_grows_once_all_new_ackers_are_in_sync() {
     assert_eq!(quorum(&decision), Some((2, 1)));
     let record = decision.record.unwrap();
     assert_eq!((record.term, record.primary, record.primary_since), (Term(2), Some(id(0)), Term(1)));
+    assert_eq!(record.quorum_since, Term(2));
     assert_eq!(decision.orders, vec![]);
 }
 
@@ -96,6 +97,29 @@ fn fewer_are_waited_for_before_instances_go() {
     let decision = decide(&view);
     says(&decision, State::Healthy, &[]);
     assert_eq!(decision.pods, 1);
+}
+
+#[test]
+fn the_quorum_gets_smaller_once_those_that_stay_suffice() {
+    let mut view = resized(5, 3);
+    view.down(1);
+    view.down(2);
+    let decision = decide(&view);
+    says(&decision, State::Degraded, &["wait for 2 acknowledgements instead of 1 until 1 of the new ackers"]);
+    assert_eq!(quorum(&decision), None);
+
+    let mut view = resized(5, 3);
+    view.restarted(1);
+    let decision = decide(&view);
+    assert_eq!((quorum(&decision), decision.orders), (Some((2, 1)), vec![]), "an order waits for the record");
+}
+
+#[test]
+fn the_quorum_does_not_change_before_another_open_instance_is_closed() {
+    let mut view = resized(5, 3);
+    view.server(4).super_read_only = false;
+    let decision = decide(&view);
+    assert_eq!((quorum(&decision), orders(&decision)), (None, vec![(4, Action::Close)]));
 }
 
 #[test]

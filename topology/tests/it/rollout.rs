@@ -62,6 +62,29 @@ fn the_primary_hands_over_once_all_others_are_up_to_date_and_is_replaced_then() 
 }
 
 #[test]
+fn the_primary_is_not_replaced_while_it_does_not_hand_over() {
+    let mut view = outdated(3, &[0]);
+    view.wanted_primary = Some(Wish::To(id(7)));
+    let decision = decide(&view);
+    assert!(matches!(decision.wish, Some(Fulfilment::Refused(_))));
+    assert_eq!((decision.replace, decision.record), (None, None));
+}
+
+/// Where the next one is lost, what it acknowledged is not proved by those that are left.
+#[test]
+fn nobody_is_replaced_before_all_ackers_have_what_was_acknowledged_before_they_were_there() {
+    let mut view = outdated(3, &[2]);
+    view.facts(1).volume_id = "new".to_owned();
+    view.server(1).executed = trx(0, 4);
+    view.replication(1).retrieved = trx(0, 9);
+    let decision = decide(&view);
+    says(&decision, State::Degraded, &["instance 1 gets what was acknowledged before it was there"]);
+    assert_eq!(decision.replace, None);
+    view.replication(1).retrieved = trx(0, 10);
+    assert_eq!(replaced(&view), Some(2));
+}
+
+#[test]
 fn the_only_instance_is_replaced_as_it_is() {
     let decision = decide(&outdated(1, &[0]));
     assert_eq!((decision.replace, decision.record), (Some(id(0)), None));

@@ -62,6 +62,11 @@ fn ackers_are_revoked_and_the_old_primary_is_ended() {
     revoke(&mut view, 1);
     let decision = decide(&view);
     assert_eq!((orders(&decision), decision.record), (vec![(2, Action::Close)], None));
+
+    // It was told, and takes writes all the same.
+    comes_back(&mut view, trx(0, 10));
+    view.server(0).super_read_only = false;
+    assert_eq!(orders(&decide(&view)), [(2, Action::Close), (0, Action::Fence)]);
 }
 
 #[test]
@@ -129,6 +134,33 @@ fn what_no_one_holds_whole_is_fetched_first() {
     let decision = decide(&view);
     says(&decision, State::PrimaryLost, &["gets what", "holds first"]);
     assert_eq!((orders(&decision), decision.record), (vec![(2, follow(1, false))], None));
+    // What it has received is applied before others can get it.
+    view.server(1).executed = trx(0, 10);
+    view.replication(1).retrieved = trx(0, 10).union(&trx(5, 1));
+    view.replication(1).applier = ThreadState::Stopped;
+    assert_eq!(orders(&decide(&view)), [(2, follow(1, false)), (1, Action::Close)]);
+}
+
+#[test]
+fn an_instance_that_is_ending_does_not_take_over() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.facts(1).process = ProcessState::Leaving;
+    assert_eq!(decide(&view).record.unwrap().primary, Some(id(2)));
+    view.facts(2).process = ProcessState::Leaving;
+    says(&decide(&view), State::FailoverBlocked, &["can become the primary", "are stopping"]);
+}
+
+#[test]
+fn an_instance_that_takes_writes_is_closed_before_it_is_revoked() {
+    let mut view = fencing(3);
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.server(2).super_read_only = false;
+    let decision = decide(&view);
+    assert_eq!(decision.record, None);
+    assert!(orders(&decision).contains(&(2, Action::Close)), "{:?}", decision.orders);
 }
 
 #[test]
@@ -198,6 +230,29 @@ fn an_old_primary_that_hangs_open_does_not_keep_the_new_one_closed() {
     assert_eq!(orders(&decide(&view)), [(0, Action::Close)]);
 }
 
+/// One acker is left to it, and it waits for no more.
+#[test]
+fn an_old_primary_that_waits_for_too_few_keeps_the_new_one_closed() {
+    let mut view = fencing(5);
+    for instance in 1..5 {
+        revoke(&mut view, instance);
+    }
+    view.record = decide(&view).record.unwrap();
+    comes_back(&mut view, trx(0, 10));
+    (view.server(0).super_read_only, view.server(0).semi_sync_source) = (false, true);
+    for instance in 1..5 {
+        view.facts(instance).persisted_term = Term(3);
+        view.follow(instance, 1, true);
+    }
+    view.server(1).replication = None;
+    view.server(0).required_acks = 2;
+    assert_eq!(orders(&decide(&view)), [(0, Action::Fence), (1, open(2))]);
+    view.server(0).required_acks = 1;
+    let decision = decide(&view);
+    assert_eq!(orders(&decision), [(0, Action::Fence)]);
+    says(&decision, State::PrimaryLost, &["instance 0 takes writes and has to be closed first"]);
+}
+
 #[test]
 fn an_old_primary_without_a_tail_follows() {
     let mut view = taken_over();
@@ -237,10 +292,23 @@ fn transactions_that_no_primary_made_are_no_tail() {
         assert_eq!(decision.orders, vec![]);
     }
     // Once it has gone on to the new primary's reign, nothing of its own can be a tail.
+    for recorded_by in [0, 1] {
+        let mut view = taken_over();
+        comes_back(&mut view, trx(0, 11).union(&trx(1, 1)));
+        (view.server(0).recorded_term, view.server(0).recorded_by) = (Term(3), Some(uuid(recorded_by)));
+        assert!(matches!(standing(&decide(&view), 0), Standing::Errant(_)));
+    }
+}
+
+/// What the old primary alone holds may be what the new one has lost.
+#[test]
+fn nothing_is_a_tail_of_a_primary_that_has_lost_what_it_was_chosen_for() {
     let mut view = taken_over();
-    comes_back(&mut view, trx(0, 11).union(&trx(1, 1)));
-    (view.server(0).recorded_term, view.server(0).recorded_by) = (Term(3), Some(uuid(1)));
-    assert!(matches!(standing(&decide(&view), 0), Standing::Errant(_)));
+    comes_back(&mut view, trx(0, 11));
+    view.record.promotion_point = Some(trx(0, 12));
+    let decision = decide(&view);
+    assert!(matches!(standing(&decision, 0), Standing::Errant(_)), "{:?}", standing(&decision, 0));
+    assert_eq!(decision.orders, vec![]);
 }
 
 #[test]
@@ -283,7 +351,9 @@ fn a_follower_that_hangs_is_ended() {
 
     let mut view = fencing(3);
     view.facts(0).persisted_term = Term(2);
-    (view.facts(1).server, view.facts(1).silent_for_ms) = (None, Some(3000));
+    (view.facts(1).server, view.facts(1).silent_for_ms) = (None, Some(2999));
+    assert_eq!(orders(&decide(&view)), [(2, Action::Close)]);
+    view.facts(1).silent_for_ms = Some(3000);
     assert_eq!(orders(&decide(&view)), [(2, Action::Close), (1, Action::Fence)]);
 }
 
@@ -304,10 +374,26 @@ fn a_wanted_primary_takes_over_with_exactly_what_the_other_had() {
     view.facts(0).persisted_term = Term(2);
     view.server(0).executed = trx(0, 11);
     says(&decide(&view), State::SwitchoverRequested, &["gets its last transactions"]);
+    view.replication(2).retrieved = trx(0, 11);
+    says(&decide(&view), State::SwitchoverRequested, &["gets its last transactions"]);
     view.server(2).executed = trx(0, 11);
     let record = decide(&view).record.unwrap();
     assert_eq!((record.primary, record.primary_since, record.planned), (Some(id(2)), Term(3), true));
     assert_eq!((record.stage, record.promotion_point), (Stage::Reign, Some(trx(0, 11))));
+}
+
+#[test]
+fn nobody_takes_over_from_a_primary_that_takes_writes_or_could_be_opened_again() {
+    // One has not been closed, the other by somebody else.
+    for (closed, told) in [(false, Term(2)), (true, Term(1))] {
+        let mut view = healthy(3);
+        view.wanted_primary = Some(Wish::To(id(2)));
+        view.record = decide(&view).record.unwrap();
+        (view.server(0).super_read_only, view.facts(0).persisted_term) = (closed, told);
+        let decision = decide(&view);
+        assert_eq!(decision.record, None);
+        assert!(orders(&decision).contains(&(0, Action::Close)), "{:?}", decision.orders);
+    }
 }
 
 #[test]
@@ -400,6 +486,36 @@ fn a_tail_never_gets_into_the_cluster_by_a_second_failover() {
     }
 }
 
+/// Instance 2 has acknowledged what nobody else has, and is no replica of the lost primary any more.
+#[test]
+fn what_was_acknowledged_is_no_tail_of_an_instance_that_has_gone_on() {
+    let mut view = taken_over();
+    comes_back(&mut view, trx(0, 10));
+    view.down(1);
+    view.replication(2).receiver = ThreadState::Connecting;
+    view.record = decide(&view).record.unwrap();
+    view.server(2).replication = None;
+    for instance in [0, 2] {
+        view.facts(instance).persisted_term = Term(4);
+    }
+    let record = decide(&view).record.unwrap();
+    assert_eq!(record.primary, Some(id(2)));
+    assert_eq!(record.promotion_point, Some(trx(0, 10).union(&trx(1, 1))));
+}
+
+/// Instance 0 is the primary again, and instance 2 has not executed anything since its first reign.
+#[test]
+fn what_was_received_from_the_lost_primary_is_no_tail_of_an_earlier_reign_of_it() {
+    let mut view = fencing(3);
+    (view.record.term, view.record.primary_since, view.record.quorum_since) = (Term(6), Term(5), Term(5));
+    view.record.promotion_point = Some(trx(0, 10));
+    revoke(&mut view, 1);
+    revoke(&mut view, 2);
+    view.replication(2).retrieved = trx(0, 12);
+    let record = decide(&view).record.unwrap();
+    assert_eq!((record.primary, record.promotion_point), (Some(id(2)), Some(trx(0, 12))));
+}
+
 #[test]
 fn what_an_instance_holds_that_was_never_in_sync_counts_for_nothing() {
     let mut view = healthy(3);
@@ -470,7 +586,7 @@ fn received_transactions_are_applied_by_a_revoked_acker_that_was_restarted() {
 }
 
 #[test]
-fn a_handover_ends_where_the_other_end_cannot_get_the_last_transactions() {
+fn a_handover_ends_where_the_other_end_cannot_have_exactly_what_the_primary_had() {
     let closed = || {
         let mut view = healthy(3);
         view.wanted_primary = Some(Wish::To(id(2)));
@@ -485,7 +601,11 @@ fn a_handover_ends_where_the_other_end_cannot_get_the_last_transactions() {
     let mut unreachable = closed();
     unreachable.replication(2).receiver = ThreadState::Connecting;
     unreachable.replication(2).receiver_error = "no route".to_owned();
-    for view in [fails, unreachable] {
+    let mut errant = closed();
+    errant.server(2).executed = trx(0, 11).union(&trx(2, 1));
+    let mut emptied = closed();
+    emptied.server(0).executed = trx(0, 9);
+    for view in [fails, unreachable, errant, emptied] {
         let record = decide(&view).record.unwrap();
         assert_eq!((record.stage, record.primary), (Stage::Reign, Some(id(0))));
     }
@@ -499,6 +619,11 @@ fn a_primary_that_knows_of_a_later_term_is_not_ordered_to_hand_over_in_an_earlie
     assert!(orders(&decide(&view)).contains(&(0, Action::Close)));
     view.facts(0).persisted_term = Term(9);
     assert!(!orders(&decide(&view)).contains(&(0, Action::Close)));
+    // The same where it takes writes for the term on record, which is relied on then.
+    view.server(0).recorded_term = Term(2);
+    let decision = decide(&view);
+    says(&decision, State::SwitchoverRequested, &["instance 0 is closed"]);
+    assert!(!orders(&decision).contains(&(0, Action::Close)));
 }
 
 /// The primary takes writes, and its pod is about to end.

@@ -44,6 +44,19 @@ fn an_old_primary_that_cannot_be_asked_does_not_keep_the_writes() {
 }
 
 #[test]
+fn an_instance_without_a_pod_keeps_no_traffic() {
+    for pod in [PodState::Absent, PodState::Pending] {
+        let mut view = healthy(3);
+        for instance in [0, 2] {
+            view.instance(instance).pod = pod;
+            view.silent(instance, 0);
+        }
+        let traffic = decide(&view).traffic;
+        assert_eq!(traffic.after(Some(id(0)), &[id(1), id(2)]), (None, vec![id(1)]));
+    }
+}
+
+#[test]
 fn a_pod_that_goes_gets_no_reads() {
     let mut view = healthy(3);
     view.instance(2).pod = PodState::Terminating;

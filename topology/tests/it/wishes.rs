@@ -116,10 +116,18 @@ fn a_cluster_that_takes_no_writes_refuses() {
 }
 
 #[test]
-fn an_instance_that_leaves_does_not_become_the_primary() {
+fn an_instance_that_leaves_or_does_not_count_yet_does_not_become_the_primary() {
     let mut view = ClusterView { wanted_primary: Some(Wish::To(id(4))), ..healthy(5) };
     view.replicas = 3;
     refused(&view, &["instance 4 is leaving"]);
+    let mut joins = ClusterView { replicas: 5, ..wished(Wish::To(id(3))) };
+    joins.instances.extend([3, 4].map(idle_instance));
+    for instance in [3, 4] {
+        joins.facts(instance).persisted_term = Term(1);
+        joins.server(instance).executed = trx(0, 10);
+        joins.follow(instance, 0, false);
+    }
+    refused(&joins, &["the acknowledgements of instance 3 do not count yet"]);
     let mut stopping = wished(Wish::To(id(2)));
     stopping.instance(2).pod = PodState::Terminating;
     refused(&stopping, &["instance 2 has a pod that is being deleted"]);

@@ -1,0 +1,92 @@
+//! When a primary is lost, and what proves what it acknowledged.
+
+mutants! {
+    /// A primary that is silent is suspected after 3 s.
+    silence_is_evidence_at_once in "decide/loss.rs":
+        "for_ms < SUSPECT_AFTER_MS" => "false";
+
+    /// A primary that another instance receives from is not lost.
+    a_witness_is_ignored in "decide/loss.rs":
+        "follower.member.receives_from(primary.id)" => "false";
+
+    /// A mysqld that does not answer its agent just now is silent, and has not ended.
+    a_mysqld_that_misses_a_look_has_ended in "decide/survey.rs":
+        "self.misses_a_look().then(|| facts.silent_for_ms.unwrap_or_default())" => "None";
+
+    /// A primary whose agent says that mysqld has ended is lost at once.
+    a_mysqld_that_has_ended_is_waited_for in "decide/loss.rs":
+        "primary.silent_for_ms()" => "Some(0)";
+
+    /// A primary whose pod is gone is lost at once.
+    a_pod_that_is_gone_is_waited_for in "decide/loss.rs":
+        "primary.known().is_none()" => "false";
+
+    /// A primary that is being stopped and has closed itself is lost.
+    a_primary_that_stops_is_waited_for in "decide/reign.rs":
+        "primary.stops_closed()" => "false";
+
+    /// A single instance is never replaced.
+    a_single_instance_is_replaced in "decide/loss.rs":
+        "Judgement { state: State::FailoverBlocked, message, record: None }"
+        => "Judgement { state: State::PrimaryLost, message, record: Some(survey.record().next(Stage::Fencing)) }";
+
+    /// A primary is deposed only once R faithful ackers answer.
+    a_primary_is_deposed_without_proof in "decide/loss.rs":
+        "proof.missing()" => "None::<String>";
+
+    /// R = N - W + 1 ackers prove what was acknowledged, and W - 1 are too few to go on.
+    one_acker_less_than_r_proves in "quorum.rs":
+        "self.ackers - self.required_acks + 1" => "self.ackers - self.required_acks";
+
+    /// A primary does not acknowledge to itself.
+    a_primary_is_its_own_acker in "observe.rs":
+        "primary != instance" => "true";
+
+    /// The ackers are the other instances of the lowest N + 1 ordinals.
+    an_instance_beyond_the_quorum_is_an_acker in "observe.rs":
+        "instance.0 <= self.quorum.ackers()" => "true";
+
+    /// An acker with another volume is not faithful.
+    an_acker_with_another_volume_is_faithful in "decide/failover.rs":
+        "remembered.volume_id != facts.volume_id" => "false";
+
+    /// With Relaxed, an acker on another kernel is not faithful.
+    an_acker_on_another_kernel_is_faithful in "decide/failover.rs":
+        "remembered.boot_id != facts.boot_id" => "false";
+
+    /// An acker that was never in sync is not faithful.
+    an_acker_that_was_never_in_sync_is_faithful in "decide/failover.rs":
+        r#"Some("was not in sync with the primary before".to_owned())"# => "None";
+
+    /// An acker whose data are being replaced is not faithful.
+    an_acker_that_is_being_copied_over_is_faithful in "decide/failover.rs":
+        "acker.copying().is_some()" => "false";
+
+    /// An acker that takes writes is not faithful.
+    an_acker_that_takes_writes_is_faithful in "decide/failover.rs":
+        "acker.is_open()" => "false";
+
+    /// A term proves nothing before its first transaction is there.
+    a_term_proves_without_its_first_transaction in "decide/failover.rs":
+        "is_term_proved(record, &faithful_of(survey, heard))" => "true";
+
+    /// Only one that is faithful proves that the first transaction of a term is there.
+    one_that_is_not_faithful_proves_a_term in "decide/failover.rs":
+        "is_term_proved(record, &faithful_of(survey, heard))" => "is_term_proved(record, heard)";
+
+    /// What a primary took over with proves the quorum that it began with, and no later one.
+    a_promotion_point_proves_a_later_quorum in "decide/failover.rs":
+        "record.quorum_since == record.primary_since" => "true";
+
+    /// An acker with a new volume counts once it has what was acknowledged before.
+    an_acker_counts_before_it_has_caught_up in "decide/reign.rs":
+        "follower.holds_all_of(goal)" => "true";
+
+    /// Ackers are remembered only of a term whose first transaction is there.
+    ackers_are_remembered_of_a_term_without_proof in "decide/reign.rs":
+        "primary.server().filter(|_| *proved)" => "primary.server()";
+
+    /// An errant acker is remembered with what is errant.
+    what_is_errant_is_not_remembered in "decide/reign.rs":
+        "AckerIdentity { errant: errant.clone(), ..known }" => "known";
+}
