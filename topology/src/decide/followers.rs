@@ -1,10 +1,11 @@
 //! What each instance other than the primary does, and what it needs.
 
 use super::decision::{Role, Standing};
+use super::force::left_behind;
 use super::survey::{Member, Survey};
 use crate::gtid::GtidSet;
 use crate::observe::{
-    CloneState, InstanceFacts, InstanceId, PodState, ReplicationFacts, ServerFacts, ThreadState,
+    CloneState, Forced, InstanceFacts, InstanceId, PodState, ReplicationFacts, ServerFacts, ThreadState,
 };
 
 /// For how long the mysqld of a follower has to be silent before it is ended and started again: a disk that is
@@ -90,7 +91,7 @@ fn judge(survey: &Survey<'_>, primary: Member<'_>, member: Member<'_>) -> Judgem
         return (Standing::Blocked, message, Need::Nothing);
     }
     match primary.server() {
-        Some(source) => extra(survey, primary, source, member, server)
+        Some(source) => extra(survey, primary, source, member, facts, server)
             .unwrap_or_else(|| judge_closed(survey, primary.id, source, member, facts, server)),
         None => judge_without_primary(primary.id, server),
     }
@@ -132,31 +133,34 @@ fn judge_without_primary(primary: InstanceId, server: &ServerFacts) -> Judgement
 ///
 /// An instance that has not yet executed the first transaction of this reign may hold the tail of the primary
 /// before: what that one committed and nobody acknowledged, since all that was acknowledged was on record when
-/// the present primary took over. No client was ever told of it.
+/// the present primary took over. No client was ever told of it. After a takeover that a person forced that is not so:
+/// what an instance holds of the time before may have been acknowledged.
 fn extra(
     survey: &Survey<'_>,
     primary: Member<'_>,
     source: &ServerFacts,
     member: Member<'_>,
+    facts: &InstanceFacts,
     server: &ServerFacts,
 ) -> Option<Judgement> {
+    let record = survey.record();
+    let left_behind = left_behind(record, facts, server);
     let extra = server.held().subtract(&source.held());
-    let own = extra.of_source(source.server_uuid);
+    let own = extra.of_source(source.server_uuid).subtract(&left_behind);
     if !primary.is_open() && !own.is_empty() {
         let message = format!("holds transactions that {} has lost: {own}", primary.id);
         return Some((Standing::Blocked, message, Need::Nothing));
     }
-    let errant = extra.subtract(&own);
+    let errant = extra.subtract(&own).union(&left_behind);
     if errant.is_empty() {
         return None;
     }
-    let record = survey.record();
     // A primary that has lost what it was chosen for proves nothing of what others hold.
     let whole = |point: &GtidSet| source.held().contains(point);
     let promoted_whole = record.promotion_point.as_ref().is_some_and(whole);
     let tail = match server.recorded_by {
         Some(before) if promoted_whole && server.recorded_term < record.primary_since => {
-            errant.of_source(before)
+            errant.of_source(before).subtract(&left_behind)
         }
         _ => GtidSet::new(),
     };
@@ -171,8 +175,15 @@ fn extra(
             format!("holds transactions that {} does not have, and is to be rebuilt: {errant}", primary.id);
         return Some((Standing::Errant(errant.clone()), message, Need::Copy { tail: errant }));
     }
-    let message =
-        format!("holds transactions that {} does not have, and is left alone: {errant}", primary.id);
+    let message = match record.forced.as_ref().filter(|_| !left_behind.is_empty()) {
+        Some(Forced { since, .. }) => format!(
+            "holds transactions that may have been acknowledged before a primary without them was forced in term \
+             {since}, and is left alone until a person has it rebuilt: {errant}"
+        ),
+        None => {
+            format!("holds transactions that {} does not have, and is left alone: {errant}", primary.id)
+        }
+    };
     Some((Standing::Errant(errant), message, Need::Nothing))
 }
 

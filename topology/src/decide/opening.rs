@@ -2,6 +2,7 @@
 
 use super::decision::Standing;
 use super::followers::Follower;
+use super::force::left_behind;
 use super::join;
 use super::survey::{Member, Survey};
 use crate::observe::{PodState, ServerFacts};
@@ -69,8 +70,9 @@ pub(super) fn gap(
     // What others hold beyond the promotion point of one that was never open is the tail of the one before.
     let compared = followers.iter().filter(|_| opened || promotion_point.is_none());
     let lacks = compared.into_iter().find_map(|follower| {
-        let other = follower.member.server()?;
-        let extra = other.held().subtract(&held);
+        let (facts, other) = follower.member.known().zip(follower.member.server())?;
+        // What is of the time before a forced takeover no primary since has ever had.
+        let extra = other.held().subtract(&held).subtract(&left_behind(survey.record(), facts, other));
         let own = extra.of_source(server.server_uuid);
         let lost = if !opened || other.recorded_term > server.recorded_term { extra } else { own };
         (!lost.is_empty()).then(|| format!("it lacks transactions that {} holds: {lost}", follower.member.id))

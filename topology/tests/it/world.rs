@@ -503,6 +503,7 @@ impl World {
             paused: false,
             wanted_primary: self.wanted_primary,
             rebuild: None,
+            force: None,
             durability: Durability::Strict,
             record: self.record.clone(),
             opened: self.opened,
