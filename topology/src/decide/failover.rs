@@ -183,7 +183,7 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
                 answer(survey, deposed, &revoked, State::PrimaryLost, message, None, orders)
             }
             Err(reason) if back => stays(&reason),
-            Err(reason) => blocked(survey, deposed, &revoked, &reason, choice),
+            Err(reason) => blocked(survey, deposed, &revoked, &reason, choice.as_ref()),
         };
     }
     let others: Vec<_> = survey.others(deposed.id).collect();
@@ -195,7 +195,7 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
             answer(survey, deposed, &revoked, State::PrimaryLost, message, None, orders)
         }
         (Some(missing), true) => stays(&missing),
-        (Some(missing), false) => blocked(survey, deposed, &revoked, &missing, choice),
+        (Some(missing), false) => blocked(survey, deposed, &revoked, &missing, choice.as_ref()),
     }
 }
 
@@ -206,10 +206,10 @@ fn blocked(
     deposed: Member<'_>,
     revoked: &[Member<'_>],
     why: &str,
-    choice: Option<force::Choice<'_>>,
+    choice: Option<&force::Choice<'_>>,
 ) -> Decision {
     let message = format!("{} was lost as primary; {why}", deposed.id);
-    let forcing = choice.as_ref().map(force::Choice::answer);
+    let forcing = choice.map(force::Choice::answer);
     let orders = revocations(survey, deposed, revoked);
     let Some(force::Choice::Stands { chosen, server, .. }) = choice else {
         let decision = answer(survey, deposed, revoked, State::FailoverBlocked, message, None, orders);
