@@ -318,8 +318,7 @@ pub(super) fn alien(
 ) -> GtidSet {
     let record = survey.record();
     let errant = remembered(survey, member.id).map(|known| known.errant.clone()).unwrap_or_default();
-    let behind = member.known().map(|facts| left_behind(record, facts, server)).unwrap_or_default();
-    errant.union(&tail(record, deposed, server)).union(&behind)
+    errant.union(&tail(record, deposed, server)).union(&left_behind(survey, member))
 }
 
 /// What an instance holds of the primary before the lost one and nobody acknowledged: it has not gone on to the

@@ -91,7 +91,7 @@ fn judge(survey: &Survey<'_>, primary: Member<'_>, member: Member<'_>) -> Judgem
         return (Standing::Blocked, message, Need::Nothing);
     }
     match primary.server() {
-        Some(source) => extra(survey, primary, source, member, facts, server)
+        Some(source) => extra(survey, primary, source, member, server)
             .unwrap_or_else(|| judge_closed(survey, primary.id, source, member, facts, server)),
         None => judge_without_primary(primary.id, server),
     }
@@ -140,11 +140,10 @@ fn extra(
     primary: Member<'_>,
     source: &ServerFacts,
     member: Member<'_>,
-    facts: &InstanceFacts,
     server: &ServerFacts,
 ) -> Option<Judgement> {
     let record = survey.record();
-    let left_behind = left_behind(record, facts, server);
+    let left_behind = left_behind(survey, member);
     let extra = server.held().subtract(&source.held());
     let own = extra.of_source(source.server_uuid).subtract(&left_behind);
     if !primary.is_open() && !own.is_empty() {
@@ -171,9 +170,7 @@ fn extra(
         return Some((Standing::CatchingUp, message, Need::Copy { tail }));
     }
     if survey.is_to_be_rebuilt(member.id) && record.promotion_point.as_ref().is_none_or(whole) {
-        let message =
-            format!("holds transactions that {} does not have, and is to be rebuilt: {errant}", primary.id);
-        return Some((Standing::Errant(errant.clone()), message, Need::Copy { tail: errant }));
+        return Some(give_up(primary.id, member, server, errant));
     }
     let message = match record.forced.as_ref().filter(|_| !left_behind.is_empty()) {
         Some(Forced { since, .. }) => format!(
@@ -185,6 +182,18 @@ fn extra(
         }
     };
     Some((Standing::Errant(errant), message, Need::Nothing))
+}
+
+/// A person gives up what an instance holds. It is kept aside as binary logs, so all of it has to be executed first.
+fn give_up(primary: InstanceId, member: Member<'_>, server: &ServerFacts, errant: GtidSet) -> Judgement {
+    let message = format!("holds transactions that {primary} does not have, and is to be rebuilt: {errant}");
+    if server.executed.contains(&errant) {
+        return (Standing::Errant(errant.clone()), message, Need::Copy { tail: errant });
+    }
+    let error = server.replication.as_ref().map_or("", |replication| &replication.applier_error);
+    let message = with_error(format!("{message}; it applies what it has received first"), error);
+    let need = if member.leaves_unapplied() { Need::Close } else { Need::Nothing };
+    (Standing::Errant(errant), message, need)
 }
 
 fn judge_closed(

@@ -21,7 +21,7 @@ use super::loss::SUSPECT_AFTER_MS;
 use super::survey::{Member, Survey};
 use super::wish::{is_unheard, primary_is_unheard};
 use crate::gtid::GtidSet;
-use crate::observe::{Force, InstanceFacts, InstanceId, ServerFacts, Stage, TermRecord};
+use crate::observe::{Force, InstanceId, ServerFacts, Stage, TermRecord};
 use crate::term::Term;
 
 /// What a failover that is blocked does about the choice.
@@ -63,8 +63,9 @@ impl Choice<'_> {
 
 /// The choice, if there is one that a failover which is blocked now has to follow.
 ///
-/// Nothing is begun while somebody who may well be fine has not been heard: whoever has only begun to decide knows of
-/// nobody yet, and would go on without those who can prove what was acknowledged.
+/// Nothing is begun or gone on with while somebody who may well be fine has not been heard: whoever has only begun to
+/// decide knows of nobody yet, and would do it without those who can prove what was acknowledged, or without the old
+/// primary that is back.
 pub(super) fn choice<'a>(survey: &Survey<'a>, lost: Member<'a>) -> Option<Choice<'a>> {
     let Force { instance, begun } = survey.view.force.filter(|_| !is_left_alone(survey))?;
     let (term, fencing) = (survey.term(), survey.record().stage == Stage::Fencing);
@@ -73,7 +74,7 @@ pub(super) fn choice<'a>(survey: &Survey<'a>, lost: Member<'a>) -> Option<Choice
     if begun.is_some_and(|begun| begun < begins) {
         return None;
     }
-    if survey.others(lost.id).any(may_be_heard) {
+    if survey.members().any(may_be_heard) {
         return Some(Choice::Waits { begun: begun.filter(|begun| fencing && *begun == term) });
     }
     let chosen = survey.member(instance);
@@ -100,6 +101,17 @@ fn able<'a>(survey: &Survey<'a>, lost: Member<'_>, chosen: Member<'a>) -> Result
     }
     if !survey.members().any(|member| member.id == chosen.id) {
         return Err("there is no such instance".to_owned());
+    }
+    // With a primary beyond the lowest ordinals there would be more ackers than the quorum is of.
+    let quorum = survey.record().quorum;
+    if quorum.required_acks() > 0 && !survey.record().counts_acks_of(chosen.id) {
+        return Err(format!(
+            "its acknowledgements do not count, but those of the lowest {} ordinals",
+            quorum.ackers().saturating_add(1)
+        ));
+    }
+    if quorum.required_acks() == 0 && !survey.is_wanted(chosen.id) {
+        return Err("it is leaving".to_owned());
     }
     let Some(server) = chosen.ready() else {
         return Err(format!("it {}", chosen.why_not_ready()));
@@ -152,12 +164,14 @@ fn better(
 ///
 /// An instance that has executed the first transaction of that primary, or of a later one, has gone on with them. One
 /// that has not, and was told of them, may have received what came afterwards, but has executed none of it: the first
-/// transaction comes first.
-pub(super) fn left_behind(record: &TermRecord, facts: &InstanceFacts, server: &ServerFacts) -> GtidSet {
-    match &record.forced {
-        Some(forced) if server.recorded_term < forced.since => {
-            let before =
-                if facts.persisted_term < forced.since { server.held() } else { server.executed.clone() };
+/// transaction comes first. That it was told is no reason while a person gives up what it holds: it is told to execute
+/// what it has received.
+pub(super) fn left_behind(survey: &Survey<'_>, member: Member<'_>) -> GtidSet {
+    let heard = member.known().zip(member.server());
+    match (&survey.record().forced, heard) {
+        (Some(forced), Some((facts, server))) if server.recorded_term < forced.since => {
+            let untold = facts.persisted_term < forced.since || survey.is_to_be_rebuilt(member.id);
+            let before = if untold { server.held() } else { server.executed.clone() };
             before.subtract(&forced.point)
         }
         _ => GtidSet::new(),

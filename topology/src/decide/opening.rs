@@ -70,9 +70,9 @@ pub(super) fn gap(
     // What others hold beyond the promotion point of one that was never open is the tail of the one before.
     let compared = followers.iter().filter(|_| opened || promotion_point.is_none());
     let lacks = compared.into_iter().find_map(|follower| {
-        let (facts, other) = follower.member.known().zip(follower.member.server())?;
+        let other = follower.member.server()?;
         // What is of the time before a forced takeover no primary since has ever had.
-        let extra = other.held().subtract(&held).subtract(&left_behind(survey.record(), facts, other));
+        let extra = other.held().subtract(&held).subtract(&left_behind(survey, follower.member));
         let own = extra.of_source(server.server_uuid);
         let lost = if !opened || other.recorded_term > server.recorded_term { extra } else { own };
         (!lost.is_empty()).then(|| format!("it lacks transactions that {} holds: {lost}", follower.member.id))

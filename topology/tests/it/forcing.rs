@@ -185,6 +185,31 @@ fn an_instance_that_cannot_be_the_primary_is_refused() {
     );
 }
 
+/// The ackers are those of the lowest ordinals: of another primary there would be one too many.
+#[test]
+fn an_instance_beyond_those_that_the_quorum_is_of_is_refused() {
+    let mut growing = blocked();
+    growing.replicas = 5;
+    growing.instances.extend([3, 4].map(idle_instance));
+    for instance in [3, 4] {
+        growing.facts(instance).persisted_term = Term(1);
+        growing.server(instance).executed = trx(0, 10);
+        growing.force = Some(Force { instance: id(instance), begun: None });
+        refused(&growing, &["its acknowledgements do not count, but those of the lowest 3 ordinals"]);
+    }
+    growing.force = Some(Force { instance: id(2), begun: None });
+    assert!(decide(&growing).record.is_some());
+
+    let mut shrunk = alone_and_down();
+    shrunk.instances.push(idle_instance(1));
+    shrunk.facts(1).persisted_term = Term(1);
+    shrunk.server(1).executed = trx(0, 10);
+    shrunk.force = Some(Force { instance: id(1), begun: None });
+    refused(&shrunk, &["it is leaving"]);
+    shrunk.replicas = 3;
+    assert!(decide(&shrunk).record.is_some());
+}
+
 /// Five instances of which the primary and two ackers are gone: two that answer are one too few.
 fn two_of_five(chosen: u32) -> ClusterView {
     let mut view = healthy(5);
@@ -283,6 +308,11 @@ fn another_replica_of_the_shard_goes_on_at_each_step() {
     revoke(&mut view, 2);
     let record = told(&view).record.unwrap();
     assert_eq!((record.primary, record.is_forced()), (Some(id(2)), true));
+    // The old primary may be back.
+    view.instance(0).pod = PodState::Running;
+    view.silent(0, 0);
+    told(&view);
+    assert_eq!(decide(&view).record, None);
     assert_eq!(told(&taken_over()).forcing, Some(Forcing::UnderWay { begun: Term(2) }));
     // Nobody was told of the end, and another instance is the primary by now.
     let mut view = ClusterView { force: taken_over().force, ..open_again() };
@@ -540,6 +570,47 @@ fn what_was_left_behind_is_given_up_only_by_a_person_who_rebuilds_the_instance()
     let archive = trx(0, 13).subtract(&trx(0, 10));
     let expendable = trx(0, 13).union(&trx(2, 1));
     assert_eq!(orders(&decide(&view)), [(0, Action::Clone { donor: id(1), expendable, archive })]);
+}
+
+/// Relay logs are not kept aside, and go with the data.
+#[test]
+fn what_was_received_and_not_applied_is_applied_before_it_is_given_up() {
+    let mut view = open_again();
+    // The old primary is the primary again, and has given the same numbers.
+    view.record = view.record.taken_over(id(0), trx(0, 10).union(&trx(2, 1)), Takeover::Planned);
+    *view.instance(0) = healthy(3).instance(0).clone();
+    let executed = trx(0, 14).union(&trx(2, 1));
+    for instance in [0, 2] {
+        view.facts(instance).persisted_term = Term(4);
+        let server = view.server(instance);
+        (server.executed, server.recorded_term, server.recorded_by) =
+            (executed.clone(), Term(4), Some(uuid(0)));
+    }
+    view.restarted(2);
+    view.follow(2, 0, true);
+    comes_back(&mut view, 1, trx(0, 12));
+    view.server(1).executed = trx(0, 9);
+    view.rebuild = Some(Rebuild { instance: id(1), begun: false });
+    let archive = trx(0, 12).subtract(&trx(0, 10));
+    let decision = decide(&view);
+    assert_eq!(orders(&decision), [(1, Action::Close)]);
+    assert_eq!(decision.rebuilding, Some(Rebuilding::Waits));
+    // It was told of the term by that, and its applier runs.
+    view.facts(1).persisted_term = Term(4);
+    for applied in [9, 10, 11] {
+        view.server(1).executed = trx(0, applied);
+        view.replication(1).applier = ThreadState::Running;
+        let decision = decide(&view);
+        assert_eq!(standing(&decision, 1), &Standing::Errant(archive.clone()), "{applied}");
+        assert_eq!(orders(&decision), []);
+        view.replication(1).applier = ThreadState::Failed;
+        view.replication(1).applier_error = "no space".to_owned();
+        let decision = decide(&view);
+        assert_eq!(orders(&decision), [(1, Action::Close)]);
+        says(&decision, State::Degraded, &["applies what it has received first: no space"]);
+    }
+    view.server(1).executed = trx(0, 12);
+    assert_eq!(orders(&decide(&view)), [(1, Action::Clone { donor: id(2), expendable: executed, archive })]);
 }
 
 /// Without a copy of it there would never be an acker.

@@ -701,6 +701,8 @@ impl World {
                     let given_up = self.rebuild.is_some_and(|chosen| chosen.instance == order.instance);
                     let lost = archive.intersect(&acknowledged);
                     assert!(lost.is_empty() || given_up, "acknowledged and archived: {lost}");
+                    let logged = &self.nodes[instance].server.executed;
+                    assert!(logged.contains(&lost), "given up and in no binary log: {lost}");
                     assert!(donor_has.contains(&kept), "a copy would lose data");
                     self.nodes[instance].server.semi_sync_replica = false;
                     self.nodes[instance].server.replication = None;
