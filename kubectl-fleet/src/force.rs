@@ -235,7 +235,7 @@ mod tests {
                 r#type: "FailoverBlocked".to_owned(),
                 status: "True".to_owned(),
                 message: "orders-0 has no pod; orders-1\x1b[2J has no pod".to_owned(),
-                last_transition_time: Some(prost_types::Timestamp { seconds: 1_767_225_600, nanos: 5 }),
+                last_transition_time: Some(prost_types::Timestamp { seconds: 1_767_225_600, nanos: 0 }),
                 ..Condition::default()
             }],
             instances: vec![
