@@ -261,7 +261,7 @@ async fn a_blocked_failover_is_forced_and_what_is_left_behind_is_kept_until_a_pe
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(tenant.client.clone());
     let node = nodes.list(&ListParams::default()).await.unwrap().items[0].name_any();
     nodes.cordon(&node).await.unwrap();
-    let forced = is_forced(&stage, &tenant, [&primary, acker], chosen, asleep).await;
+    let forced = is_forced(&stage, &tenant, &before, [&primary, acker], chosen, asleep).await;
     nodes.uncordon(&node).await.unwrap();
     forced.unwrap();
 
@@ -274,23 +274,7 @@ async fn a_blocked_failover_is_forced_and_what_is_left_behind_is_kept_until_a_pe
     let told = rebuild(&stage, &tenant, acker).await.unwrap();
     assert!(told.contains("has a copy in place of its data"), "{told}");
     tenant.wait_for(ORDERS, ConditionType::Available, "True", LONG).await.unwrap();
-    let answer = wait::until("the answer to the choice", SOON, OFTEN, || async {
-        let status = tenant.clusters().get(ORDERS).await?.status.unwrap_or_default();
-        let mut answers = status.answered_requests.into_iter();
-        answers.find(|answer| answer.kind == RequestKind::ForcePrimary).context("there is none")
-    });
-    let answer = answer.await.unwrap();
-    assert_eq!((answer.outcome, &answer.asked), (RequestOutcome::Done, chosen));
-    let warning = "reason=ForcePrimaryDone,type=Warning";
-    wait::until("the event that tells of it", SOON, OFTEN, || async {
-        let events: Api<Event> = Api::namespaced(tenant.client.clone(), NAMESPACE);
-        let found = events.list(&ListParams::default().fields(warning)).await?.items;
-        let notes: Vec<_> = found.into_iter().filter_map(|event| event.message).collect();
-        ensure!(notes.iter().any(|note| note.contains("is lost, unless")), "{notes:?}");
-        Ok(())
-    })
-    .await
-    .unwrap();
+    is_told_of(&tenant, &before, chosen).await;
 
     // The cluster takes writes, and the old primary still has what it had.
     query(&tenant, chosen, UserRole::Writer, "INSERT INTO shop.forced VALUES (3)").await.unwrap();
@@ -301,17 +285,44 @@ async fn a_blocked_failover_is_forced_and_what_is_left_behind_is_kept_until_a_pe
     for pod in pods.keys() {
         has_rows(&tenant, pod, "1,3").await;
     }
+    let uuid = query(&tenant, &primary, UserRole::Reader, "SELECT @@server_uuid").await.unwrap();
     for rebuilt in [&primary, acker] {
         let kept = ["sh", "-c", "cat /var/lib/mysql/fleet/archive/*/gtids"];
         let kept = e2e::kubernetes::exec(&tenant.client, NAMESPACE, rebuilt, "mysqld", &kept).await.unwrap();
-        assert!(!kept.trim().is_empty(), "{rebuilt} has kept nothing");
+        assert!(kept.contains(&uuid), "{rebuilt} has kept {kept}");
     }
+}
+
+/// There is a new answer, and an event, that say that the chosen instance is the primary.
+async fn is_told_of(tenant: &Tenant, before: &MySQLCluster, chosen: &str) {
+    let answer = |cluster: &MySQLCluster| {
+        let mut answers = cluster.status.iter().flat_map(|status| &status.answered_requests);
+        answers.find(|answer| answer.kind == RequestKind::ForcePrimary).cloned()
+    };
+    let told = wait::until("the answer to the choice", SOON, OFTEN, || async {
+        let told = answer(&tenant.clusters().get(ORDERS).await?)
+            .filter(|told| Some(told) != answer(before).as_ref());
+        told.context("there is none")
+    });
+    let told = told.await.unwrap();
+    assert_eq!((told.outcome, told.asked.as_str()), (RequestOutcome::Done, chosen));
+    wait::until("the event that tells of it", SOON, OFTEN, || async {
+        let events: Api<Event> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+        let warnings = ListParams::default().fields("reason=ForcePrimaryDone,type=Warning");
+        let found: Vec<_> =
+            events.list(&warnings).await?.items.into_iter().filter_map(|event| event.message).collect();
+        ensure!(found.iter().any(|note| note.contains(&told.message)), "{found:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
 }
 
 /// Loses the instances for good, and has the chosen one take their place.
 async fn is_forced(
     stage: &Stage,
     tenant: &Tenant,
+    before: &MySQLCluster,
     lost: [&String; 2],
     chosen: &str,
     asleep: Stopped<'_>,
@@ -322,8 +333,16 @@ async fn is_forced(
     }
     drop(asleep);
     tenant.wait_for(ORDERS, ConditionType::FailoverBlocked, "True", SOON).await?;
+    wait::until(format!("{chosen} to answer"), SOON, OFTEN, || async {
+        let status = tenant.clusters().get(ORDERS).await?.status.unwrap_or_default();
+        let said =
+            status.instances.iter().find(|instance| instance.name == chosen).context("it is unknown")?;
+        ensure!(said.message.iter().any(|message| message.contains("waits for")), "{said:?}");
+        Ok(())
+    })
+    .await?;
     let force = async |more: &[&str]| {
-        let arguments = ["force-primary", ORDERS, chosen, "--timeout", "10s"];
+        let arguments = ["force-primary", ORDERS, chosen, "--timeout", "15s"];
         plugin(stage, tenant, &[&arguments, more].concat()).await
     };
     let accept = "--accept-data-loss";
@@ -335,8 +354,9 @@ async fn is_forced(
         let refusal = format!("{:#}", force(more).await.expect_err("it was forced"));
         ensure!(refusal.contains(part) && refusal.contains("exit status: 2"), "{refusal}");
     }
+    let untouched = before.status.clone().unwrap_or_default();
     let status = tenant.clusters().get(ORDERS).await?.status.unwrap_or_default();
-    ensure!(status.forced.is_none() && status.primary.as_ref() == Some(lost[0]), "{status:?}");
+    ensure!((status.term, &status.primary) == (untouched.term, &untouched.primary), "{status:?}");
     // Of three instances one is there: it takes over, and nobody acknowledges.
     let waits = format!("{:#}", force(&[accept, "--confirm", ORDERS]).await.expect_err("it is open"));
     ensure!(waits.contains("no answer within") && waits.contains("1 ackers have to follow it"), "{waits}");
