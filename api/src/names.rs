@@ -22,6 +22,9 @@ pub const ANNOTATION_SWITCHOVER: &str = "mysqlfleet.io/switchover";
 /// Annotation of a MySQLCluster that gives up what a pod of it holds and the primary does not: its data are replaced
 /// by a copy. The shard takes it off once that is done or refused.
 pub const ANNOTATION_REBUILD: &str = "mysqlfleet.io/rebuild";
+/// Annotation of a MySQLCluster that makes a pod of it the primary though the failover is blocked: the pod, and that the
+/// loss of data is accepted. The shard takes it off once that is done or refused.
+pub const ANNOTATION_FORCE_PRIMARY: &str = "mysqlfleet.io/force-primary";
 
 /// Port of MySQL's protocol.
 pub const PORT_MYSQL: u16 = 3306;

@@ -5,6 +5,6 @@ mod status;
 
 pub use cluster::{DeletionPolicy, Durability, MySQLCluster, MySQLClusterSpec, Paused, Storage};
 pub use status::{
-    AnsweredRequest, Condition, ConditionType, InSyncInstance, InstanceRole, InstanceStatus,
+    AnsweredRequest, Condition, ConditionType, ForcedTakeover, InSyncInstance, InstanceRole, InstanceStatus,
     MySQLClusterStatus, Phase, RequestKind, RequestOutcome, TermStage,
 };

@@ -8,14 +8,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::scenario::{Stage, Stopped};
 use e2e::tenant::Tenant;
 use e2e::wait;
 use e2e::workload::{Verdict, Workload, outage, reaches};
 use fleet_api::names::{self, UserRole};
-use fleet_api::v1::{ConditionType, MySQLCluster};
-use k8s_openapi::api::core::v1::Pod;
+use fleet_api::v1::{ConditionType, InstanceRole, MySQLCluster, Phase, RequestKind, RequestOutcome};
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use nix::sys::signal::Signal;
@@ -243,6 +243,162 @@ async fn the_primary_and_one_acker_are_lost_at_once() {
     assert_eq!(rows.unwrap(), "1");
 }
 
+/// The chosen instance lacks a row that a client was told of. It is left out of the cluster, and not thrown away.
+#[tokio::test]
+async fn a_blocked_failover_is_forced_and_what_is_left_behind_is_kept_until_a_person_gives_it_up() {
+    let (stage, tenant, before) = healthy().await;
+    let primary = primary_of(&before);
+    let others: Vec<String> =
+        (0..3).map(|ordinal| names::pod(ORDERS, ordinal)).filter(|pod| *pod != primary).collect();
+    let [acker, chosen] = others.as_slice() else { unreachable!("a cluster of three has two replicas") };
+    let make = "CREATE DATABASE IF NOT EXISTS shop; CREATE TABLE IF NOT EXISTS shop.forced (id INT PRIMARY KEY); \
+                DELETE FROM shop.forced; INSERT INTO shop.forced VALUES (1)";
+    query(&tenant, &primary, UserRole::Admin, make).await.unwrap();
+    has_rows(&tenant, chosen, "1").await;
+    let pods = tenant.instances(ORDERS).await.unwrap();
+    // Nobody starts it again before the others are gone.
+    let asleep = Stopped::new(&stage, &[&pods[chosen]], &["mysql-agent"]).unwrap();
+    stage.signal(&pods[chosen], "mysqld", Signal::SIGKILL).unwrap();
+    query(&tenant, &primary, UserRole::Writer, "INSERT INTO shop.forced VALUES (2)").await.unwrap();
+
+    // Nowhere to run: the pods can't come back until the node takes pods again.
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(tenant.client.clone());
+    let node = nodes.list(&ListParams::default()).await.unwrap().items[0].name_any();
+    nodes.cordon(&node).await.unwrap();
+    let forced = is_forced(&stage, &tenant, &before, [&primary, acker], chosen, asleep).await;
+    nodes.uncordon(&node).await.unwrap();
+    forced.unwrap();
+
+    // Both are back with the row, and nobody follows the chosen one before a person says so.
+    for left in [&primary, acker] {
+        is_left_alone(&tenant, left).await;
+    }
+    has_rows(&tenant, &primary, "1,2").await;
+    assert!(tenant.clusters().get(ORDERS).await.unwrap().status.unwrap().phase != Some(Phase::Healthy));
+    let told = rebuild(&stage, &tenant, acker).await.unwrap();
+    assert!(told.contains("has a copy in place of its data"), "{told}");
+    tenant.wait_for(ORDERS, ConditionType::Available, "True", LONG).await.unwrap();
+    is_told_of(&tenant, &before, chosen).await;
+
+    // The cluster takes writes, and the old primary still has what it had.
+    query(&tenant, chosen, UserRole::Writer, "INSERT INTO shop.forced VALUES (3)").await.unwrap();
+    is_left_alone(&tenant, &primary).await;
+    has_rows(&tenant, &primary, "1,2").await;
+    rebuild(&stage, &tenant, &primary).await.unwrap();
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    for pod in pods.keys() {
+        has_rows(&tenant, pod, "1,3").await;
+    }
+    let uuid = query(&tenant, &primary, UserRole::Reader, "SELECT @@server_uuid").await.unwrap();
+    for rebuilt in [&primary, acker] {
+        let kept = ["sh", "-c", "cat /var/lib/mysql/fleet/archive/*/gtids"];
+        let kept = e2e::kubernetes::exec(&tenant.client, NAMESPACE, rebuilt, "mysqld", &kept).await.unwrap();
+        assert!(kept.contains(&uuid), "{rebuilt} has kept {kept}");
+    }
+}
+
+/// There is a new answer, and an event, that say that the chosen instance is the primary.
+async fn is_told_of(tenant: &Tenant, before: &MySQLCluster, chosen: &str) {
+    let answer = |cluster: &MySQLCluster| {
+        let mut answers = cluster.status.iter().flat_map(|status| &status.answered_requests);
+        answers.find(|answer| answer.kind == RequestKind::ForcePrimary).cloned()
+    };
+    let told = wait::until("the answer to the choice", SOON, OFTEN, || async {
+        let told = answer(&tenant.clusters().get(ORDERS).await?)
+            .filter(|told| Some(told) != answer(before).as_ref());
+        told.context("there is none")
+    });
+    let told = told.await.unwrap();
+    assert_eq!((told.outcome, told.asked.as_str()), (RequestOutcome::Done, chosen));
+    wait::until("the event that tells of it", SOON, OFTEN, || async {
+        let events: Api<Event> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+        let warnings = ListParams::default().fields("reason=ForcePrimaryDone,type=Warning");
+        let found: Vec<_> =
+            events.list(&warnings).await?.items.into_iter().filter_map(|event| event.message).collect();
+        ensure!(found.iter().any(|note| note.contains(&told.message)), "{found:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+/// Loses the instances for good, and has the chosen one take their place.
+async fn is_forced(
+    stage: &Stage,
+    tenant: &Tenant,
+    before: &MySQLCluster,
+    lost: [&String; 2],
+    chosen: &str,
+    asleep: Stopped<'_>,
+) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+    for victim in lost {
+        pods.delete(victim, &DeleteParams::default().grace_period(0)).await?;
+    }
+    drop(asleep);
+    tenant.wait_for(ORDERS, ConditionType::FailoverBlocked, "True", SOON).await?;
+    wait::until(format!("{chosen} to answer"), SOON, OFTEN, || async {
+        let status = tenant.clusters().get(ORDERS).await?.status.unwrap_or_default();
+        let said =
+            status.instances.iter().find(|instance| instance.name == chosen).context("it is unknown")?;
+        ensure!(said.message.iter().any(|message| message.contains("waits for")), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    let force = async |more: &[&str]| {
+        let arguments = ["force-primary", ORDERS, chosen, "--timeout", "15s"];
+        plugin(stage, tenant, &[&arguments, more].concat()).await
+    };
+    let accept = "--accept-data-loss";
+    for (more, part) in [
+        (&[][..], "--accept-data-loss is missing"),
+        (&[accept], "give --confirm orders"),
+        (&[accept, "--confirm", "invoices"], "--confirm is \"invoices\""),
+    ] {
+        let refusal = format!("{:#}", force(more).await.expect_err("it was forced"));
+        ensure!(refusal.contains(part) && refusal.contains("exit status: 2"), "{refusal}");
+    }
+    let untouched = before.status.clone().unwrap_or_default();
+    let status = tenant.clusters().get(ORDERS).await?.status.unwrap_or_default();
+    ensure!((status.term, &status.primary) == (untouched.term, &untouched.primary), "{status:?}");
+    // Of three instances one is there: it takes over, and nobody acknowledges.
+    let waits = format!("{:#}", force(&[accept, "--confirm", ORDERS]).await.expect_err("it is open"));
+    ensure!(waits.contains("no answer within") && waits.contains("1 ackers have to follow it"), "{waits}");
+    let status = tenant.clusters().get(ORDERS).await?.status.unwrap_or_default();
+    let since = status.forced.as_ref().map(|forced| forced.term);
+    ensure!(since == Some(status.primary_since) && status.primary.as_deref() == Some(chosen), "{status:?}");
+    Ok(())
+}
+
+async fn is_left_alone(tenant: &Tenant, pod: &str) {
+    wait::until(format!("{pod} to be left alone"), LONG, OFTEN, || async {
+        let status = tenant.clusters().get(ORDERS).await?.status.unwrap_or_default();
+        let said = status.instances.iter().find(|instance| instance.name == pod).context("it is unknown")?;
+        let message = said.message.clone().unwrap_or_default();
+        ensure!(said.role == InstanceRole::Errant, "{:?}: {message}", said.role);
+        ensure!(message.contains("may have been acknowledged"), "{message}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+async fn has_rows(tenant: &Tenant, pod: &str, rows: &str) {
+    wait::until(format!("{pod} to have the rows {rows}"), SOON, OFTEN, || async {
+        let select = "SELECT GROUP_CONCAT(id ORDER BY id) FROM shop.forced";
+        let found = query(tenant, pod, UserRole::Reader, select).await?;
+        ensure!(found == rows, "it has {found}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+/// Runs SQL at an instance, from within it.
+async fn query(tenant: &Tenant, pod: &str, role: UserRole, statement: &str) -> Result<String> {
+    tenant.sql(ORDERS, pod, &names::instance_host(NAMESPACE, ORDERS, pod), role, statement).await
+}
+
 /// What `FLUSH TABLES` writes to the binary log is a transaction, also on a replica that takes no writes.
 #[tokio::test]
 async fn an_errant_instance_is_left_alone_until_a_person_has_it_rebuilt() {
@@ -275,8 +431,13 @@ async fn an_errant_instance_is_left_alone_until_a_person_has_it_rebuilt() {
 }
 
 async fn rebuild(stage: &Stage, tenant: &Tenant, pod: &str) -> Result<String> {
+    plugin(stage, tenant, &["instance", "rebuild", ORDERS, pod, "--timeout", "120s"]).await
+}
+
+/// What the plugin prints, or why it fails.
+async fn plugin(stage: &Stage, tenant: &Tenant, arguments: &[&str]) -> Result<String> {
     let mut plugin = e2e::command::command(stage.programs.program("kubectl-fleet"));
-    plugin.args(["instance", "rebuild", ORDERS, pod, "--namespace", &tenant.namespace, "--timeout", "120s"]);
+    plugin.args(arguments).args(["--namespace", &tenant.namespace]);
     plugin.arg("--kubeconfig").arg(stage.cluster.kubeconfig());
     e2e::command::finish(&mut plugin).await
 }

@@ -1,7 +1,7 @@
 //! Arguments.
 
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::PathBuf,
     time::Duration,
 };
@@ -10,9 +10,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
 use crate::{
+    force::{self, Consent, ForceError},
     render::{self, PullPolicy, RenderOptions},
     request::{self, RequestError, RequestOptions, What},
-    status::{self, Format, StatusError, StatusOptions},
+    status::{self, Format, ShardOptions, StatusError, StatusOptions},
 };
 
 /// Asks and deploys the shards of mysql-fleet.
@@ -35,6 +36,13 @@ enum Command {
     /// Work with one instance of a MySQL cluster
     #[command(subcommand)]
     Instance(Instance),
+    /// Make an instance the primary though the failover is blocked, at the price of data, and wait for it
+    ///
+    /// For a cluster in phase FailoverBlocked whose lost instances will not come back. Nobody can prove that the
+    /// instance holds every commit that was acknowledged to a client: those that only lost instances hold are lost to
+    /// the cluster. An instance that comes back with some is left alone until it is rebuilt. Make sure first that no
+    /// instance that the shard can't reach goes on running elsewhere.
+    ForcePrimary(ForcePrimaryArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -81,21 +89,14 @@ struct RenderArgs {
 
 #[derive(Debug, Args)]
 struct StatusArgs {
-    /// The tenant namespace [default: the one of the kubeconfig's context]
-    #[arg(long, short, env = "FLEET_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
-    namespace: Option<String>,
+    #[command(flatten)]
+    shard: ShardArgs,
     /// Form of the output
     #[arg(long, short, value_name = "FORMAT", value_enum, default_value = "table")]
     output: OutputArg,
     /// Print the state again after each change, until interrupted
     #[arg(long, short)]
     watch: bool,
-    /// Context of the kubeconfig to use
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-    /// Path of the kubeconfig [default: $KUBECONFIG, else ~/.kube/config, else the pod's own account]
-    #[arg(long, value_name = "PATH")]
-    kubeconfig: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -122,15 +123,40 @@ struct RebuildArgs {
     request: RequestArgs,
 }
 
+#[derive(Debug, Args)]
+struct ForcePrimaryArgs {
+    /// The MySQLCluster
+    #[arg(value_name = "CLUSTER")]
+    cluster: String,
+    /// Pod that is to be the primary
+    #[arg(value_name = "POD")]
+    pod: String,
+    /// Accept that commits that were acknowledged to clients and POD does not hold are lost; without it nothing is done
+    #[arg(long)]
+    accept_data_loss: bool,
+    /// Name of the MySQLCluster once more, where no terminal is there to type it at
+    #[arg(long, value_name = "CLUSTER")]
+    confirm: Option<String>,
+    #[command(flatten)]
+    request: RequestArgs,
+}
+
 /// Of whom something is asked, and for how long.
 #[derive(Debug, Args)]
 struct RequestArgs {
-    /// The tenant namespace [default: the one of the kubeconfig's context]
-    #[arg(long, short, env = "FLEET_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
-    namespace: Option<String>,
+    #[command(flatten)]
+    shard: ShardArgs,
     /// How long to wait, such as 90s or 2m; what was asked for goes on afterwards
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
+}
+
+/// Which shard is asked.
+#[derive(Debug, Args)]
+struct ShardArgs {
+    /// The tenant namespace [default: the one of the kubeconfig's context]
+    #[arg(long, short, env = "FLEET_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
+    namespace: Option<String>,
     /// Context of the kubeconfig to use
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
@@ -155,6 +181,9 @@ pub enum CliError {
     /// What was asked for was not done.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// No primary was forced.
+    #[error(transparent)]
+    Force(#[from] ForceError),
     /// The objects can't be written as YAML.
     #[error("can't write the objects as YAML: {0}")]
     Yaml(#[from] serde_yaml_ng::Error),
@@ -166,10 +195,13 @@ pub enum CliError {
 impl CliError {
     /// 2 where an argument has to be changed, else 1.
     pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Status(error) | Self::Request(RequestError::Shard(error)) if error.is_usage() => 2,
-            _ => 1,
-        }
+        let usage = match self {
+            Self::Status(error) => error.is_usage(),
+            Self::Request(error) => error.is_usage(),
+            Self::Force(error) => error.is_usage(),
+            Self::Yaml(_) | Self::Output(_) => false,
+        };
+        if usage { 2 } else { 1 }
     }
 }
 
@@ -194,7 +226,28 @@ impl Cli {
                 let options = request.of(cluster, What::Rebuild { pod });
                 Ok(request::run(&options, &mut io::stdout()).await?)
             }
+            Command::ForcePrimary(args) => {
+                let consent = args.consent().await?;
+                let ForcePrimaryArgs { cluster, pod, request, .. } = args;
+                let options = request.of(cluster, What::ForcePrimary { pod, consent });
+                Ok(request::run(&options, &mut io::stdout()).await?)
+            }
         }
+    }
+}
+
+impl ForcePrimaryArgs {
+    /// That data may be lost: by the arguments, or asked for at the terminal.
+    async fn consent(&self) -> Result<Consent, ForceError> {
+        let Self { cluster, pod, accept_data_loss, confirm, request } = self;
+        let at_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+        if let Some(consent) =
+            force::consent(cluster, pod, *accept_data_loss, confirm.as_deref(), at_terminal)?
+        {
+            return Ok(consent);
+        }
+        let shard = ShardOptions::from(&request.shard);
+        force::ask(&shard, cluster, pod, &mut io::stdin().lock(), &mut io::stderr()).await
     }
 }
 
@@ -208,20 +261,27 @@ impl From<RenderArgs> for RenderOptions {
 
 impl From<StatusArgs> for StatusOptions {
     fn from(args: StatusArgs) -> Self {
-        let StatusArgs { namespace, output, watch, context, kubeconfig } = args;
+        let StatusArgs { shard, output, watch } = args;
         let format = match output {
             OutputArg::Table => Format::Table,
             OutputArg::Json => Format::Json,
             OutputArg::Yaml => Format::Yaml,
         };
-        Self { namespace, format, watch, context, kubeconfig }
+        Self { shard: ShardOptions::from(&shard), format, watch }
     }
 }
 
 impl RequestArgs {
     fn of(self, cluster: String, what: What) -> RequestOptions {
-        let Self { namespace, timeout, context, kubeconfig } = self;
-        RequestOptions { cluster, what, namespace, timeout, context, kubeconfig }
+        let Self { shard, timeout } = self;
+        RequestOptions { cluster, what, shard: ShardOptions::from(&shard), timeout }
+    }
+}
+
+impl From<&ShardArgs> for ShardOptions {
+    fn from(args: &ShardArgs) -> Self {
+        let ShardArgs { namespace, context, kubeconfig } = args;
+        Self { namespace: namespace.clone(), context: context.clone(), kubeconfig: kubeconfig.clone() }
     }
 }
 
@@ -281,11 +341,28 @@ mod tests {
             (&["kubectl-fleet", "switchover", "orders", "--timeout", "0s"], "--timeout", "0s"),
             (&["kubectl-fleet", "switchover", "orders", "-n", "A"], "--namespace", "A"),
             (&["kubectl-fleet", "instance", "rebuild", "orders", "orders-1", "-n", "A"], "--namespace", "A"),
+            (&["kubectl-fleet", "force-primary", "orders", "orders-1", "--timeout", "0s"], "--timeout", "0s"),
+            (&["kubectl-fleet", "force-primary", "orders", "orders-1", "--accept"], "'--accept'", "--accept"),
             (&["kubectl-fleet", "status", "-n", "a", "-n", "b"], "--namespace", "multiple times"),
         ] {
             let text = refused(arguments);
             assert!(text.contains(name) && text.contains(value), "{arguments:?}: {text}");
         }
         assert!(refused(&["kubectl-fleet", "shard", "render"]).contains("<NAMESPACE>"));
+        assert!(refused(&["kubectl-fleet", "force-primary", "orders"]).contains("<POD>"));
+    }
+
+    #[tokio::test]
+    async fn a_primary_is_not_forced_without_the_word_for_it() {
+        for (more, part) in [
+            (&[][..], "--accept-data-loss is missing"),
+            (&["--confirm", "orders"], "--accept-data-loss is missing"),
+            (&["--accept-data-loss", "--confirm", "invoices"], "--confirm is \"invoices\""),
+        ] {
+            let arguments = ["kubectl-fleet", "force-primary", "orders", "orders-1"].iter().chain(more);
+            let refused = Cli::try_parse_from(arguments).unwrap().run().await.unwrap_err();
+            assert_eq!(refused.exit_code(), 2, "{refused}");
+            assert!(refused.to_string().contains(part), "{refused}");
+        }
     }
 }

@@ -1,26 +1,30 @@
-//! `kubectl fleet switchover` and `instance rebuild`: ask a shard for something, and wait for what becomes of it.
+//! `kubectl fleet switchover`, `instance rebuild` and `force-primary`: ask a shard for something, and wait for what
+//! becomes of it.
 //!
 //! What was asked for is on the cluster's object, so it goes on though this program, or the shard's pod that it talks to,
 //! ends.
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
     time::Duration,
 };
 
 use fleet_proto::shard::v1::{
-    AnsweredRequest, ClusterStatus, RequestRebuildRequest, RequestSwitchoverRequest, WatchShardStatusRequest,
-    WatchShardStatusResponse, shard_service_client::ShardServiceClient,
+    AnsweredRequest, ClusterStatus, RequestForcePrimaryRequest, RequestRebuildRequest,
+    RequestSwitchoverRequest, WatchShardStatusRequest, WatchShardStatusResponse,
+    shard_service_client::ShardServiceClient,
 };
 use fleet_runtime::grpc::MAX_MESSAGE_BYTES;
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Status, Streaming, transport::Channel};
 
-use crate::status::{
-    StatusError, client,
-    find::{self, Shard},
+use crate::{
+    force::Consent,
+    status::{
+        ShardOptions, StatusError, client,
+        find::{self, Shard},
+    },
 };
 
 /// Pause before a shard that could not be asked is asked again: its pods are being exchanged.
@@ -41,6 +45,13 @@ pub enum What {
         /// Its pod.
         pod: String,
     },
+    /// Another primary where the failover is blocked, at the price of data.
+    ForcePrimary {
+        /// The pod that is to be the primary.
+        pod: String,
+        /// That data may be lost.
+        consent: Consent,
+    },
 }
 
 impl What {
@@ -49,6 +60,7 @@ impl What {
         match self {
             Self::Switchover { .. } => "Switchover",
             Self::Rebuild { .. } => "Rebuild",
+            Self::ForcePrimary { .. } => "ForcePrimary",
         }
     }
 
@@ -60,6 +72,9 @@ impl What {
                 format!("asked for {to}; the primary is {primary}")
             }
             Self::Rebuild { pod } => format!("asked for {pod} to be rebuilt; the primary is {primary}"),
+            Self::ForcePrimary { pod, .. } => {
+                format!("asked for {pod}, whatever is lost by it; the primary is {primary}")
+            }
         }
     }
 
@@ -74,6 +89,12 @@ impl What {
                 let request = RequestRebuildRequest { cluster, pod: pod.clone() };
                 service.request_rebuild(request).await.map(drop)
             }
+            Self::ForcePrimary { pod, consent } => {
+                let confirm = consent.confirm().to_owned();
+                let (pod, accept_data_loss) = (pod.clone(), true);
+                let request = RequestForcePrimaryRequest { cluster, pod, accept_data_loss, confirm };
+                service.request_force_primary(request).await.map(drop)
+            }
         }
     }
 }
@@ -85,14 +106,10 @@ pub struct RequestOptions {
     pub cluster: String,
     /// What.
     pub what: What,
-    /// The tenant namespace; without it the one of the kubeconfig's context.
-    pub namespace: Option<String>,
+    /// Which shard.
+    pub shard: ShardOptions,
     /// How long to wait.
     pub timeout: Duration,
-    /// Context of the kubeconfig.
-    pub context: Option<String>,
-    /// Path of the kubeconfig.
-    pub kubeconfig: Option<PathBuf>,
 }
 
 /// What was asked for was not done.
@@ -128,10 +145,16 @@ pub enum RequestError {
     Output(#[from] io::Error),
 }
 
+impl RequestError {
+    /// Whether an argument has to be changed.
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Shard(error) if error.is_usage())
+    }
+}
+
 /// Asks, and prints each step with the time since the request.
 pub async fn run(options: &RequestOptions, output: &mut impl Write) -> Result<(), RequestError> {
-    let RequestOptions { namespace, context, kubeconfig, .. } = options;
-    let (client, namespace) = client(context.as_ref(), kubeconfig.as_ref(), namespace.as_deref()).await?;
+    let (client, namespace) = client(&options.shard).await?;
     let mut progress =
         Progress { options, namespace, since: Instant::now(), asked: false, before: None, last: None };
     let deadline = Instant::now() + options.timeout;
@@ -292,10 +315,8 @@ mod tests {
         RequestOptions {
             cluster: "orders".to_owned(),
             what: What::Switchover { to: None },
-            namespace: None,
+            shard: ShardOptions::default(),
             timeout: Duration::from_secs(1),
-            context: None,
-            kubeconfig: None,
         }
     }
 

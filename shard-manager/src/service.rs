@@ -7,10 +7,14 @@ use std::pin::Pin;
 
 use fleet_proto::shard::v1::{
     GetShardStatusRequest, GetShardStatusResponse, ListClustersRequest, ListClustersResponse,
-    RequestRebuildRequest, RequestRebuildResponse, RequestSwitchoverRequest, RequestSwitchoverResponse,
-    WatchShardStatusRequest, WatchShardStatusResponse, shard_service_server::ShardService,
+    RequestForcePrimaryRequest, RequestForcePrimaryResponse, RequestRebuildRequest, RequestRebuildResponse,
+    RequestSwitchoverRequest, RequestSwitchoverResponse, WatchShardStatusRequest, WatchShardStatusResponse,
+    shard_service_server::ShardService,
 };
-use fleet_runtime::{grpc::require_role, tls::Role};
+use fleet_runtime::{
+    grpc::{Peer, require_role},
+    tls::Role,
+};
 use futures::{Stream, StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -104,5 +108,19 @@ impl ShardService for Service {
         let RequestRebuildRequest { cluster, pod } = request.into_inner();
         self.requester.rebuild(&cluster, &pod).await?;
         Ok(Response::new(RequestRebuildResponse {}))
+    }
+
+    async fn request_force_primary(
+        &self,
+        request: Request<RequestForcePrimaryRequest>,
+    ) -> Result<Response<RequestForcePrimaryResponse>, Status> {
+        let identity = require_role(&request, self.state.namespace(), ALLOWED)?;
+        request::of_leader(self.state.pod(), self.state.leads())?;
+        let address = request.extensions().get::<Peer>().and_then(|peer| peer.address);
+        let asked = request.into_inner();
+        self.requester.force_primary(&asked).await?;
+        let RequestForcePrimaryRequest { cluster, pod, .. } = asked;
+        tracing::warn!(cluster, pod, %identity, ?address, "a primary is to be forced, and data may be lost by it");
+        Ok(Response::new(RequestForcePrimaryResponse {}))
     }
 }

@@ -86,11 +86,25 @@ pub struct TermRecord {
     pub quorum_since: Term,
     /// What the term is for.
     pub stage: Stage,
-    /// What the primary held when it took over from another one, which is all that had ever been acknowledged.
-    /// Absent for a primary that was chosen when the cluster had none.
+    /// What the primary held when it took over from another one, which is all that had ever been acknowledged,
+    /// unless it was [forced](Self::is_forced). Absent for a primary that was chosen when the cluster had none.
     pub promotion_point: Option<GtidSet>,
     /// Whether the primary took over from one that was closed for it, rather than lost.
     pub planned: bool,
+    /// The newest takeover that a person forced, of this primary or of one before it. It is never forgotten: an
+    /// instance that was away may come back at any time with what was acknowledged before.
+    pub forced: Option<Forced>,
+}
+
+/// A takeover that a person forced, though nobody could prove that the new primary held all that had been
+/// acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forced {
+    /// The first of the terms of the primary that took over.
+    pub since: Term,
+    /// What it held then. Whatever an instance holds beyond that and has not got from it, or from one of its
+    /// successors, may have been acknowledged.
+    pub point: GtidSet,
 }
 
 impl TermRecord {
@@ -104,6 +118,7 @@ impl TermRecord {
         stage: Stage::Reign,
         promotion_point: None,
         planned: false,
+        forced: None,
     };
 
     /// The next term, of the same primary and quorum.
@@ -114,8 +129,12 @@ impl TermRecord {
 
     /// The next term, in which another instance has become the primary with what it `held` then.
     #[must_use]
-    pub fn taken_over(&self, by: InstanceId, held: GtidSet, planned: bool) -> Self {
+    pub fn taken_over(&self, by: InstanceId, held: GtidSet, how: Takeover) -> Self {
         let term = self.term.next();
+        let forced = match how {
+            Takeover::Planned | Takeover::Proved => self.forced.clone(),
+            Takeover::Forced => Some(Forced { since: term, point: held.clone() }),
+        };
         Self {
             term,
             primary: Some(by),
@@ -124,8 +143,15 @@ impl TermRecord {
             quorum_since: term,
             stage: Stage::Reign,
             promotion_point: Some(held),
-            planned,
+            planned: how == Takeover::Planned,
+            forced,
         }
+    }
+
+    /// Whether a person had the primary take over, though nobody could prove that it held all that had been
+    /// acknowledged.
+    pub fn is_forced(&self) -> bool {
+        self.forced.as_ref().is_some_and(|forced| forced.since == self.primary_since)
     }
 
     /// Whether the instance is one whose acknowledgements count in this term: the ackers of a primary are the
@@ -135,6 +161,17 @@ impl TermRecord {
             && instance.0 <= self.quorum.ackers()
             && self.primary.is_some_and(|primary| primary != instance)
     }
+}
+
+/// Why an instance may take over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// The primary was closed, and it has executed exactly what that one has.
+    Planned,
+    /// The primary was lost, and it holds all that was acknowledged.
+    Proved,
+    /// The primary was lost, and a person has chosen it though nobody knows what else was acknowledged.
+    Forced,
 }
 
 /// Which instance was last in sync, or was the primary: what has to be the same for it to be faithful, which
@@ -205,6 +242,17 @@ pub struct Rebuild {
     pub begun: bool,
 }
 
+/// A person's choice of the next primary where nobody can prove what was acknowledged: what only others hold may be
+/// lost by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Force {
+    /// Which instance.
+    pub instance: InstanceId,
+    /// The term in which the instances that answer are revoked for this, once that was begun
+    /// ([`Forcing::UnderWay`](crate::Forcing)). A record of a later term is what has become of it.
+    pub begun: Option<Term>,
+}
+
 /// Everything a decision about one cluster is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterView {
@@ -218,6 +266,8 @@ pub struct ClusterView {
     pub wanted_primary: Option<Wish>,
     /// The instance that a person wants rebuilt, if any does.
     pub rebuild: Option<Rebuild>,
+    /// The instance that a person wants to take over at the price of data, if any does.
+    pub force: Option<Force>,
     /// What is promised about acknowledged commits.
     pub durability: Durability,
     /// The record of the current term, as last read.

@@ -42,12 +42,16 @@ pub struct MySQLClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handover_to: Option<String>,
     /// Transactions (GTID set) that the primary held when it took over from another one: all that had ever been
-    /// acknowledged. Absent for a primary that was chosen when there was none.
+    /// acknowledged, unless it was forced. Absent for a primary that was chosen when there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promotion_point: Option<String>,
     /// Whether the primary took over from one that was closed for it, rather than lost.
     #[serde(default)]
     pub planned: bool,
+    /// The newest takeover that a person forced, though nobody could prove that the new primary held all that had
+    /// been acknowledged. Absent if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forced: Option<ForcedTakeover>,
     /// Instances that were in sync, each with the volume it had then: as long as it has that one it holds all
     /// that it acknowledged, and can prove it when the primary is lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -85,6 +89,17 @@ pub enum TermStage {
     Fencing,
     /// The primary is closed, so that another instance can take over.
     Handover,
+}
+
+/// A takeover that a person forced.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ForcedTakeover {
+    /// The primarySince of the primary that took over.
+    pub term: i64,
+    /// Transactions (GTID set) that it held then. What an instance that was away holds beyond them may have been
+    /// acknowledged, so that it is left alone.
+    pub point: String,
 }
 
 /// An instance that was in sync.
@@ -125,6 +140,8 @@ pub enum RequestKind {
     Switchover,
     /// A copy in place of the data of an instance that holds what the primary does not.
     Rebuild,
+    /// Another primary where the failover is blocked, at the price of data.
+    ForcePrimary,
 }
 
 /// What became of a request.

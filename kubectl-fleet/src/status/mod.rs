@@ -1,7 +1,7 @@
 //! `kubectl fleet status`: finds the shard of a namespace, asks it, and prints what it says.
 
 pub(crate) mod find;
-mod table;
+pub(crate) mod table;
 pub mod view;
 
 use std::{
@@ -31,12 +31,19 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 /// What to show, and of which shard.
 #[derive(Clone, Debug)]
 pub struct StatusOptions {
-    /// The tenant namespace; without it the one of the kubeconfig's context.
-    pub namespace: Option<String>,
+    /// Which shard.
+    pub shard: ShardOptions,
     /// Form of the output.
     pub format: Format,
     /// Whether to go on.
     pub watch: bool,
+}
+
+/// Which shard to ask.
+#[derive(Clone, Debug, Default)]
+pub struct ShardOptions {
+    /// The tenant namespace; without it the one of the kubeconfig's context.
+    pub namespace: Option<String>,
     /// Context of the kubeconfig.
     pub context: Option<String>,
     /// Path of the kubeconfig.
@@ -151,13 +158,10 @@ impl StatusError {
 }
 
 /// A client, and the namespace to ask: the given one, or that of the kubeconfig's context.
-pub(crate) async fn client(
-    context: Option<&String>,
-    kubeconfig: Option<&PathBuf>,
-    namespace: Option<&str>,
-) -> Result<(Client, String), StatusError> {
-    let config = config(context, kubeconfig).await?;
-    let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
+pub(crate) async fn client(shard: &ShardOptions) -> Result<(Client, String), StatusError> {
+    let ShardOptions { namespace, context, kubeconfig } = shard;
+    let config = config(context.as_ref(), kubeconfig.as_ref()).await?;
+    let namespace = namespace.as_ref().unwrap_or(&config.default_namespace).clone();
     let client = Client::try_from(config).map_err(|source| StatusError::Api {
         action: "set up the client".to_owned(),
         source: source.into(),
@@ -167,8 +171,7 @@ pub(crate) async fn client(
 
 /// Shows the state of a shard, once or until interrupted.
 pub async fn run(options: &StatusOptions, output: &mut (impl Write + IsTerminal)) -> Result<(), StatusError> {
-    let StatusOptions { namespace, context, kubeconfig, .. } = options;
-    let (client, namespace) = client(context.as_ref(), kubeconfig.as_ref(), namespace.as_deref()).await?;
+    let (client, namespace) = client(&options.shard).await?;
     if !options.watch {
         let status = ask(&client, &namespace).await?;
         return print(&status, options.format, output);
@@ -204,7 +207,8 @@ pub(crate) async fn config(
     Config::infer().await.map_err(StatusError::NoCluster)
 }
 
-async fn ask(client: &Client, namespace: &str) -> Result<ShardStatus, StatusError> {
+/// Asks a shard for its state, once.
+pub(crate) async fn ask(client: &Client, namespace: &str) -> Result<ShardStatus, StatusError> {
     let shard = find::connect(client, namespace).await?;
     let mut service =
         ShardServiceClient::new(shard.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);

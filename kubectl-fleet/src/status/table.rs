@@ -124,7 +124,7 @@ fn or_none(text: String) -> String {
 }
 
 /// Text of others must not break the table, nor drive the terminal.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -154,7 +154,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// As kubectl shows ages: one unit, or two while the first is small.
-fn age(then: Timestamp, now: Timestamp) -> String {
+pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).max(SignedDuration::ZERO).as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match () {

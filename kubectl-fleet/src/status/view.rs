@@ -201,7 +201,7 @@ fn condition(condition: &Condition) -> ConditionView {
 }
 
 /// A time, unless it is none that a calendar has.
-pub(super) fn time(time: Option<prost_types::Timestamp>) -> Option<Timestamp> {
+pub(crate) fn time(time: Option<prost_types::Timestamp>) -> Option<Timestamp> {
     time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok())
 }
 

@@ -39,7 +39,8 @@ use fleet_runtime::{
     error::{Classified, ErrorClass},
 };
 use fleet_topology::{
-    CatchingUp, Decision, Fulfilment, InstanceId, Rebuild, Rebuilding, Stage, State, TermRecord, decide,
+    CatchingUp, Decision, Forcing, Fulfilment, InstanceId, Rebuild, Rebuilding, Stage, State, TermRecord,
+    decide,
 };
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
@@ -173,6 +174,9 @@ impl Reconciler {
             let mut memory = self.memory.lock().await;
             memory.entry(uid.clone()).or_default().catching_up.clone_from(&decision.catching_up);
             drop(memory);
+            if let (Some(Forcing::UnderWay { begun }), Some(force)) = (&decision.forcing, requests.force) {
+                cluster = requests::take_up_force(&self.applier, cluster, force.instance, *begun).await?;
+            }
             let Some(record) = decision.record else {
                 // Before traffic goes there: what was written to it must never be taken for nothing.
                 cluster = self.publisher.remember_opened(cluster, decision.opened).await?;

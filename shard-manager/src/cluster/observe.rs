@@ -8,9 +8,9 @@ use fleet_api::{
 };
 use fleet_proto::agent::v1 as proto;
 use fleet_topology::{
-    AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, InstanceFacts, InstanceId,
-    InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts, ServerFacts, Stage, Term,
-    TermRecord, ThreadState,
+    AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, Forced, GtidSet,
+    InstanceFacts, InstanceId, InstanceView, Observed, PodState, ProcessState, Quorum, ReplicationFacts,
+    ServerFacts, Stage, Term, TermRecord, ThreadState,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
@@ -101,6 +101,7 @@ pub fn observe(
         paused: cluster.spec.paused.clustering,
         wanted_primary: requests.wish,
         rebuild: requests.rebuild,
+        force: requests.force,
         durability: match cluster.spec.durability {
             v1::Durability::Strict => Durability::Strict,
             v1::Durability::Relaxed => Durability::Relaxed,
@@ -151,10 +152,16 @@ pub fn record(name: &str, status: Option<&MySQLClusterStatus>) -> Result<TermRec
         promotion_point: status
             .promotion_point
             .as_deref()
-            .map(|text| text.parse().map_err(|_| bad("promotionPoint", &text, "it is a GTID set")))
+            .map(|text| gtids("promotionPoint", text))
             .transpose()?,
         planned: status.planned,
+        forced: status.forced.as_ref().map(forced).transpose()?,
     })
+}
+
+fn forced(forced: &v1::ForcedTakeover) -> Result<Forced, ObserveError> {
+    let v1::ForcedTakeover { term: since, point } = forced;
+    Ok(Forced { since: term("forced.term", *since)?, point: gtids("forced.point", point)? })
 }
 
 fn opened(status: Option<&MySQLClusterStatus>) -> Result<Term, ObserveError> {
@@ -163,6 +170,10 @@ fn opened(status: Option<&MySQLClusterStatus>) -> Result<Term, ObserveError> {
 
 fn term(field: &'static str, value: i64) -> Result<Term, ObserveError> {
     u64::try_from(value).map(Term).map_err(|_| bad(field, &value, "a term is never negative"))
+}
+
+fn gtids(field: &'static str, text: &str) -> Result<GtidSet, ObserveError> {
+    text.parse().map_err(|_| bad(field, &text, "it is a GTID set"))
 }
 
 fn bad(field: &'static str, value: &dyn ToString, expected: &'static str) -> ObserveError {
@@ -344,11 +355,29 @@ mod tests {
     }
 
     #[test]
+    fn a_forced_takeover_is_remembered_in_the_status() {
+        let point: GtidSet = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-7".parse().unwrap();
+        let written = super::record("orders", Some(&status())).unwrap().taken_over(
+            InstanceId(2),
+            point,
+            fleet_topology::Takeover::Forced,
+        );
+        assert!(written.is_forced());
+        let spec = serde_json::json!({"version": "9.7", "storage": {"size": "1Gi"}});
+        let cluster = MySQLCluster::new("orders", serde_json::from_value(spec).unwrap());
+        let kept = crate::cluster::status::with_record(&cluster, &written);
+        assert_eq!(record("orders", Some(&kept)).unwrap(), written);
+    }
+
+    #[test]
     fn an_edited_status_is_named() {
+        let forced = |term, point: &str| Some(v1::ForcedTakeover { term, point: point.to_owned() });
         for (field, edited) in [
             ("term", MySQLClusterStatus { term: -1, ..status() }),
             ("primary", MySQLClusterStatus { primary: Some("invoices-0".to_owned()), ..status() }),
             ("openedSince", MySQLClusterStatus { opened_since: -1, ..status() }),
+            ("forced.term", MySQLClusterStatus { forced: forced(-1, ""), ..status() }),
+            ("forced.point", MySQLClusterStatus { forced: forced(2, "all"), ..status() }),
             ("requiredAcks", MySQLClusterStatus { required_acks: 9, ..status() }),
         ] {
             let read = record("orders", Some(&edited)).and_then(|_| opened(Some(&edited)));

@@ -8,7 +8,7 @@ use std::{
 };
 
 use fleet_api::v1::{
-    Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, RequestOutcome, TermStage,
+    Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, RequestKind, RequestOutcome, TermStage,
 };
 use fleet_runtime::{
     apply::{Applier, ApplyError},
@@ -167,7 +167,17 @@ impl Publisher {
                     "{primary} is the primary of term {}; each commit waits for {} of {} acknowledgements",
                     status.term, status.required_acks, status.ackers
                 );
-                (EventType::Normal, "TermBegan", text)
+                match status.forced.filter(|forced| forced.term == status.term) {
+                    Some(forced) => (
+                        EventType::Warning,
+                        "PrimaryForced",
+                        format!(
+                            "{text}. It was forced: what was acknowledged and is not in {} is left out",
+                            forced.point
+                        ),
+                    ),
+                    None => (EventType::Normal, "TermBegan", text),
+                }
             }
         };
         tracing::info!(cluster = cluster.name_any(), term = status.term, reason, "{text}");
@@ -176,13 +186,19 @@ impl Publisher {
 
     /// Tells what became of a request.
     pub fn tell_of_answer(&self, cluster: &MySQLCluster, answer: &Answer) {
-        let Answer { asked, outcome, message, .. } = answer;
-        let (type_, text) = match outcome {
-            RequestOutcome::Done => (EventType::Normal, format!("asked for {asked}: {message}")),
-            RequestOutcome::Refused => {
-                (EventType::Warning, format!("asked for {asked}, and nothing was changed: {message}"))
+        let Answer { kind, asked, outcome, message } = answer;
+        let type_ = match (outcome, kind) {
+            (RequestOutcome::Done, RequestKind::Switchover | RequestKind::Rebuild) => EventType::Normal,
+            // Something may be lost by it.
+            (RequestOutcome::Done, RequestKind::ForcePrimary) | (RequestOutcome::Refused, _) => {
+                EventType::Warning
             }
         };
+        let but = match outcome {
+            RequestOutcome::Done => "",
+            RequestOutcome::Refused => ", and nothing was changed",
+        };
+        let text = format!("asked for {asked}{but}: {message}");
         tracing::info!(cluster = cluster.name_any(), reason = answer.reason(), "{text}");
         self.tell(cluster, event(type_, answer.reason(), &text));
     }
@@ -218,6 +234,7 @@ fn complete(status: &MySQLClusterStatus) -> serde_json::Value {
         "stage": null,
         "handoverTo": null,
         "promotionPoint": null,
+        "forced": null,
         "inSync": [],
         "answeredRequests": [],
         "instances": [],
@@ -297,10 +314,75 @@ fn event(type_: EventType, reason: &str, note: &str) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use fleet_api::v1::{AnsweredRequest, InSyncInstance, InstanceRole, InstanceStatus, RequestKind};
+    use fleet_api::v1::{AnsweredRequest, ForcedTakeover, InSyncInstance, InstanceRole, InstanceStatus};
     use serde_json::Value;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_forced_primary_is_told_of_as_a_warning_with_what_it_held() {
+        let (service, _server) =
+            tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
+        let client = Client::new(service, "tenant-a");
+        let gate = Gate::always_open();
+        let applier = Applier::new(client.clone(), gate.clone());
+        let (publisher, mut teller) = Publisher::new(client, applier, gate, "shard-0".to_owned());
+        let mut told = |term: i64, forced: i64| {
+            let mut cluster: MySQLCluster = serde_json::from_value(serde_json::json!({
+                "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "metadata": {"name": "orders"},
+                "spec": {"version": "9.7", "storage": {"size": "1Gi"}},
+            }))
+            .unwrap();
+            let forced = Some(ForcedTakeover { term: forced, point: "a:1-7".to_owned() });
+            let primary = Some("orders-2".to_owned());
+            cluster.status =
+                Some(MySQLClusterStatus { term, primary, forced, ..MySQLClusterStatus::default() });
+            publisher.tell_of_term(&cluster);
+            let Event { type_, reason, note, .. } = teller.events.try_recv().unwrap().event;
+            (format!("{type_:?}"), reason, note.unwrap())
+        };
+        let (type_, reason, note) = told(3, 3);
+        assert_eq!((type_.as_str(), reason.as_str()), ("Warning", "PrimaryForced"));
+        assert!(note.contains("orders-2 is the primary of term 3") && note.contains("a:1-7"), "{note}");
+        let (type_, reason, _) = told(4, 3);
+        assert_eq!((type_.as_str(), reason.as_str()), ("Normal", "TermBegan"), "a later term");
+
+        let answer = |kind, outcome| Answer {
+            kind,
+            asked: "orders-2".to_owned(),
+            outcome,
+            message: "orders-2 takes writes".to_owned(),
+        };
+        let cluster = MySQLCluster::new(
+            "orders",
+            serde_json::from_value(serde_json::json!({"version": "9.7", "storage": {"size": "1Gi"}}))
+                .unwrap(),
+        );
+        for (kind, outcome, type_, note) in [
+            (
+                RequestKind::ForcePrimary,
+                RequestOutcome::Done,
+                "Warning",
+                "asked for orders-2: orders-2 takes writes",
+            ),
+            (
+                RequestKind::Rebuild,
+                RequestOutcome::Done,
+                "Normal",
+                "asked for orders-2: orders-2 takes writes",
+            ),
+            (
+                RequestKind::ForcePrimary,
+                RequestOutcome::Refused,
+                "Warning",
+                "asked for orders-2, and nothing was changed: orders-2 takes writes",
+            ),
+        ] {
+            publisher.tell_of_answer(&cluster, &answer(kind, outcome));
+            let event = teller.events.try_recv().unwrap().event;
+            assert_eq!((format!("{:?}", event.type_), event.note.as_deref()), (type_.to_owned(), Some(note)));
+        }
+    }
 
     /// What a merge patch leaves out stays as it was: a promotion point of an earlier term would come back.
     #[test]
@@ -313,6 +395,7 @@ mod tests {
             stage: Some(TermStage::Handover),
             handover_to: text(),
             promotion_point: text(),
+            forced: Some(ForcedTakeover { term: 1, point: String::new() }),
             ready: text(),
             selector: text(),
             in_sync: vec![InSyncInstance {

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `mysqlfleet.io/switchover` | a pod of the cluster, or `any` | another primary |
 //! | `mysqlfleet.io/rebuild` | a pod of the cluster | a copy in place of its data, which hold what the primary does not |
+//! | `mysqlfleet.io/force-primary` | a pod of the cluster and `accept-data-loss` | another primary where the failover is blocked |
 //!
 //! A shard may die at any point. So what it has begun is written into the annotation before it is begun: whoever goes
 //! on sees by the record what has become of it, and neither repeats it nor tries for ever.
@@ -16,7 +17,7 @@ use fleet_api::{
     v1::{AnsweredRequest, MySQLCluster, RequestKind, RequestOutcome},
 };
 use fleet_runtime::apply::{Applier, ApplyError};
-use fleet_topology::{Decision, Fulfilment, InstanceId, Rebuild, Rebuilding, Term, Wish};
+use fleet_topology::{Decision, Force, Forcing, Fulfilment, InstanceId, Rebuild, Rebuilding, Term, Wish};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt as _;
@@ -26,8 +27,10 @@ use super::status;
 
 /// The value that asks for any other primary.
 pub const ANY: &str = "any";
-/// What stands between the pod and the term of a handover that was begun.
+/// What stands before the term of a handover, or of a forced takeover, that was begun.
 const BEGUN: &str = " in term ";
+/// What stands after the pod that is to be forced: nobody loses data by a word that was meant for something else.
+const ACCEPTS_LOSS: &str = " accept-data-loss";
 /// What stands after the pod once its rebuilding was begun.
 const GIVEN_UP: &str = " begun";
 /// How much of a value that can't be read is repeated.
@@ -54,6 +57,8 @@ impl Answer {
             (RequestKind::Switchover, RequestOutcome::Refused) => "SwitchoverRefused",
             (RequestKind::Rebuild, RequestOutcome::Done) => "RebuildDone",
             (RequestKind::Rebuild, RequestOutcome::Refused) => "RebuildRefused",
+            (RequestKind::ForcePrimary, RequestOutcome::Done) => "ForcePrimaryDone",
+            (RequestKind::ForcePrimary, RequestOutcome::Refused) => "ForcePrimaryRefused",
         }
     }
 }
@@ -63,6 +68,7 @@ pub const fn annotation(kind: RequestKind) -> &'static str {
     match kind {
         RequestKind::Switchover => names::ANNOTATION_SWITCHOVER,
         RequestKind::Rebuild => names::ANNOTATION_REBUILD,
+        RequestKind::ForcePrimary => names::ANNOTATION_FORCE_PRIMARY,
     }
 }
 
@@ -73,6 +79,8 @@ pub struct Requests {
     pub wish: Option<Wish>,
     /// The instance that is to be rebuilt.
     pub rebuild: Option<Rebuild>,
+    /// The instance that is to be the primary at the price of data.
+    pub force: Option<Force>,
     /// Refusals of what can't be read.
     pub unread: Vec<Answer>,
 }
@@ -83,7 +91,8 @@ pub fn requests(cluster: &MySQLCluster) -> Requests {
     let mut unread = Vec::new();
     let wish = read(cluster, RequestKind::Switchover, &mut unread, |value| parse(&name, value));
     let rebuild = read(cluster, RequestKind::Rebuild, &mut unread, |value| parse_rebuild(&name, value));
-    Requests { wish, rebuild, unread }
+    let force = read(cluster, RequestKind::ForcePrimary, &mut unread, |value| parse_force(&name, value));
+    Requests { wish, rebuild, force, unread }
 }
 
 fn read<T>(
@@ -108,12 +117,38 @@ pub fn parse_rebuild(cluster: &str, value: &str) -> Result<Rebuild, String> {
         .ok_or_else(|| no_pod(RequestKind::Rebuild, cluster, value))
 }
 
+/// Reads the value of the annotation for forced takeovers.
+pub fn parse_force(cluster: &str, value: &str) -> Result<Force, String> {
+    let (chosen, begun) = split_begun(value).map_or((value, None), |(chosen, term)| (chosen, Some(term)));
+    let instance = chosen.strip_suffix(ACCEPTS_LOSS).and_then(|pod| names::ordinal(cluster, pod));
+    instance.map(|ordinal| Force { instance: InstanceId(ordinal), begun }).ok_or_else(|| {
+        if names::ordinal(cluster, value).is_some() {
+            return format!(
+                "{} is {value:?}, which does not say that commits may be lost by it: make it {:?} if they may",
+                names::ANNOTATION_FORCE_PRIMARY,
+                force(value)
+            );
+        }
+        format!("{}, and{ACCEPTS_LOSS}", no_pod(RequestKind::ForcePrimary, cluster, value))
+    })
+}
+
+/// The value that asks for a pod to be forced.
+pub fn force(pod: &str) -> String {
+    format!("{pod}{ACCEPTS_LOSS}")
+}
+
+fn split_begun(value: &str) -> Option<(&str, Term)> {
+    let (asked, term) = value.split_once(BEGUN)?;
+    Some((asked, Term(term.parse().ok()?)))
+}
+
 /// Reads the value of the annotation for switchovers.
 pub fn parse(cluster: &str, value: &str) -> Result<Wish, String> {
     let instance = |pod: &str| names::ordinal(cluster, pod).map(InstanceId);
     let begun = || {
-        let (pod, term) = value.split_once(BEGUN)?;
-        Some(Wish::Begun { to: instance(pod)?, term: Term(term.parse().ok()?) })
+        let (pod, term) = split_begun(value)?;
+        Some(Wish::Begun { to: instance(pod)?, term })
     };
     let wish = if value == ANY { Some(Wish::Any) } else { instance(value).map(Wish::To).or_else(begun) };
     wish.ok_or_else(|| format!("{}, or {ANY}", no_pod(RequestKind::Switchover, cluster, value)))
@@ -135,8 +170,21 @@ impl Requests {
         let wish = wish.and_then(|(wish, fulfilment)| answer(cluster, wish, fulfilment));
         let rebuild = self.rebuild.zip(decision.rebuilding.as_ref());
         let rebuild = rebuild.and_then(|(rebuild, outcome)| answer_rebuild(cluster, rebuild, outcome));
-        self.unread.iter().cloned().chain(wish).chain(rebuild).collect()
+        let force = self.force.zip(decision.forcing.as_ref());
+        let force = force.and_then(|(force, outcome)| answer_force(cluster, force, outcome));
+        self.unread.iter().cloned().chain(wish).chain(rebuild).chain(force).collect()
     }
+}
+
+fn answer_force(cluster: &str, force: Force, outcome: &Forcing) -> Option<Answer> {
+    let asked = names::pod(cluster, force.instance.0);
+    let (outcome, message) = match outcome {
+        Forcing::Waits | Forcing::UnderWay { .. } => return None,
+        Forcing::Done(said) => (RequestOutcome::Done, said),
+        Forcing::Refused(reason) => (RequestOutcome::Refused, reason),
+    };
+    let message = status::with_pods(cluster, message);
+    Some(Answer { kind: RequestKind::ForcePrimary, asked, outcome, message })
 }
 
 fn answer_rebuild(cluster: &str, rebuild: Rebuild, outcome: &Rebuilding) -> Option<Answer> {
@@ -187,6 +235,17 @@ pub async fn take_up_rebuild(
 ) -> Result<MySQLCluster, ApplyError> {
     let value = format!("{}{GIVEN_UP}", names::pod(&cluster.name_any(), instance.0));
     mark(applier, cluster, RequestKind::Rebuild, &value).await
+}
+
+/// Writes down in which term a forced takeover begins, as [`mark`] does.
+pub async fn take_up_force(
+    applier: &Applier,
+    cluster: MySQLCluster,
+    instance: InstanceId,
+    begun: Term,
+) -> Result<MySQLCluster, ApplyError> {
+    let value = format!("{}{BEGUN}{begun}", force(&names::pod(&cluster.name_any(), instance.0)));
+    mark(applier, cluster, RequestKind::ForcePrimary, &value).await
 }
 
 /// Writes down how far a request is, unless the cluster has changed since it was read. Sends nothing if that is written

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use fleet_api::{
     names,
     v1::{
-        Condition, ConditionType, InSyncInstance, InstanceRole, InstanceStatus, MySQLCluster,
+        Condition, ConditionType, ForcedTakeover, InSyncInstance, InstanceRole, InstanceStatus, MySQLCluster,
         MySQLClusterStatus, Phase, TermStage,
     },
 };
 use fleet_topology::{
-    AckerIdentity, Decision, InstanceVerdict, Role, Stage, Standing, State, Term, TermRecord,
+    AckerIdentity, Decision, Forced, InstanceVerdict, Role, Stage, Standing, State, Term, TermRecord,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -200,10 +200,16 @@ pub fn with_record(cluster: &MySQLCluster, record: &TermRecord) -> MySQLClusterS
         },
         promotion_point: record.promotion_point.as_ref().map(ToString::to_string),
         planned: record.planned,
+        forced: record.forced.as_ref().map(forced),
         ackers: count(record.quorum.ackers()),
         required_acks: count(record.quorum.required_acks()),
         ..cluster.status.clone().unwrap_or_default()
     }
+}
+
+fn forced(forced: &Forced) -> ForcedTakeover {
+    let Forced { since, point } = forced;
+    ForcedTakeover { term: i64::try_from(since.0).unwrap_or(i64::MAX), point: point.to_string() }
 }
 
 /// The status that remembers which reign was opened, and nothing else changed; `None` where it does already.
@@ -407,6 +413,7 @@ mod tests {
             paused: false,
             wanted_primary: None,
             rebuild: None,
+            force: None,
             durability: fleet_topology::Durability::Strict,
             record: TermRecord::NONE,
             opened: Term::NONE,

@@ -5,8 +5,9 @@ use fleet_api::{
     names,
     v1::{MySQLCluster, RequestKind},
 };
+use fleet_proto::shard::v1::RequestForcePrimaryRequest;
 use fleet_runtime::apply::{Applier, ApplyError};
-use fleet_topology::{Rebuild, Wish};
+use fleet_topology::{Force, Rebuild, Wish};
 use kube::{Api, ResourceExt as _};
 use tonic::Status;
 
@@ -38,10 +39,7 @@ impl Requester {
     pub(super) async fn switchover(&self, cluster: &str, to: &str) -> Result<(), Status> {
         let value = if to.is_empty() { ANY } else { to };
         if !matches!(requests::parse(cluster, value), Ok(Wish::Any | Wish::To(_))) {
-            let example = names::pod(cluster, 1);
-            return Err(Status::invalid_argument(format!(
-                "to is {value:?}, which is no pod of the cluster {cluster:?}: name one, such as {example}, or none"
-            )));
+            return Err(Status::invalid_argument(format!("{}, or none", no_pod("to", cluster, value))));
         }
         self.ask(cluster, RequestKind::Switchover, value).await
     }
@@ -49,12 +47,31 @@ impl Requester {
     /// Asks for an instance of a cluster to be rebuilt.
     pub(super) async fn rebuild(&self, cluster: &str, pod: &str) -> Result<(), Status> {
         if !matches!(requests::parse_rebuild(cluster, pod), Ok(Rebuild { begun: false, .. })) {
-            let example = names::pod(cluster, 1);
-            return Err(Status::invalid_argument(format!(
-                "pod is {pod:?}, which is no pod of the cluster {cluster:?}: name one, such as {example}"
-            )));
+            return Err(Status::invalid_argument(no_pod("pod", cluster, pod)));
         }
         self.ask(cluster, RequestKind::Rebuild, pod).await
+    }
+
+    /// Asks for an instance of a cluster to be made the primary at the price of data. Whoever asks says that this is
+    /// accepted, and names the cluster twice.
+    pub(super) async fn force_primary(&self, asked: &RequestForcePrimaryRequest) -> Result<(), Status> {
+        let RequestForcePrimaryRequest { cluster, pod, accept_data_loss, confirm } = asked;
+        let value = requests::force(pod);
+        let refusal = if !matches!(requests::parse_force(cluster, &value), Ok(Force { begun: None, .. })) {
+            no_pod("pod", cluster, pod)
+        } else if !accept_data_loss {
+            format!(
+                "accept_data_loss is false, and commits that were acknowledged and {pod} does not hold are lost by what \
+                 is asked for: set it if they may be"
+            )
+        } else if confirm != cluster {
+            format!(
+                "confirm is {confirm:?}, which is not the name of the cluster that loses data: {cluster:?}"
+            )
+        } else {
+            return self.ask(cluster, RequestKind::ForcePrimary, &value).await;
+        };
+        Err(Status::invalid_argument(refusal))
     }
 
     async fn ask(&self, name: &str, kind: RequestKind, value: &str) -> Result<(), Status> {
@@ -83,6 +100,11 @@ impl Requester {
             }
         }
     }
+}
+
+fn no_pod(field: &str, cluster: &str, value: &str) -> String {
+    let example = names::pod(cluster, 1);
+    format!("{field} is {value:?}, which is no pod of the cluster {cluster:?}: name one, such as {example}")
 }
 
 /// Why a cluster takes no request of a kind now.
@@ -137,8 +159,16 @@ mod tests {
         }
     }
 
-    /// What is answered to a request, if the API server gives these answers one by one; and the last body sent.
+    /// What is answered to a request for another primary.
     async fn asked(to: &str, answers: Vec<(u16, Value)>) -> (Result<(), Status>, Value) {
+        served(answers, async |requester: &Requester| requester.switchover("orders", to).await).await
+    }
+
+    /// What is answered to a request, if the API server gives these answers one by one; and the last body sent.
+    async fn served(
+        answers: Vec<(u16, Value)>,
+        ask: impl AsyncFnOnce(&Requester) -> Result<(), Status>,
+    ) -> (Result<(), Status>, Value) {
         let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
         let client = Client::new(service, "tenant-a");
         let requester = Requester {
@@ -157,8 +187,7 @@ mod tests {
             }
             last
         };
-        let (result, sent) = tokio::join!(requester.switchover("orders", to), serve);
-        (result, sent)
+        tokio::join!(ask(&requester), serve)
     }
 
     fn failure(code: u16, reason: &str) -> (u16, Value) {
@@ -200,6 +229,47 @@ mod tests {
             assert_eq!(status.code(), code, "{status:?}");
             assert!(status.message().contains(part), "{status:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_primary_is_forced_only_for_whoever_accepts_the_loss_and_names_the_cluster_twice() {
+        let found = || (200, orders(&json!({})));
+        let ask = |pod: &str, accept_data_loss, confirm: &str| RequestForcePrimaryRequest {
+            cluster: "orders".to_owned(),
+            pod: pod.to_owned(),
+            accept_data_loss,
+            confirm: confirm.to_owned(),
+        };
+        let (result, sent) = served(vec![found(), found()], async |requester: &Requester| {
+            requester.force_primary(&ask("orders-2", true, "orders")).await
+        })
+        .await;
+        result.unwrap();
+        let annotation = json!({"mysqlfleet.io/force-primary": "orders-2 accept-data-loss"});
+        assert_eq!(sent["metadata"]["annotations"], annotation);
+        for (asked, part) in [
+            (ask("orders-2", false, "orders"), "accept_data_loss is false"),
+            (ask("orders-2", true, ""), "confirm is \"\""),
+            (ask("orders-2", true, "Orders"), "confirm is \"Orders\""),
+            (ask("invoices-2", true, "orders"), "such as orders-1"),
+            (ask("orders-2 accept-data-loss", true, "orders"), "no pod of the cluster"),
+            (ask("", true, "orders"), "no pod of the cluster"),
+        ] {
+            // Nothing is sent: nobody would answer.
+            let (result, _) =
+                served(Vec::new(), async |requester: &Requester| requester.force_primary(&asked).await).await;
+            let status = result.unwrap_err();
+            assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+            assert!(status.message().contains(part), "{status:?}");
+        }
+        let pending = json!({"metadata": {"annotations": {
+            "mysqlfleet.io/force-primary": "orders-1 accept-data-loss in term 4"
+        }}});
+        let (result, _) = served(vec![(200, orders(&pending))], async |requester: &Requester| {
+            requester.force_primary(&ask("orders-2", true, "orders")).await
+        })
+        .await;
+        assert_eq!(result.unwrap_err().code(), Code::FailedPrecondition);
     }
 
     #[test]

@@ -116,6 +116,7 @@ fn record(survey: &Survey<'_>, primary: Member<'_>, server: &ServerFacts) -> Ter
         stage: Stage::Reign,
         promotion_point: None,
         planned: false,
+        forced: survey.record().forced.clone(),
     }
 }
 
@@ -142,6 +143,7 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
         catching_up: Vec::new(),
         wish: None,
         rebuilding: None,
+        forcing: None,
         replace: None,
         pods: survey.view.replicas.max(survey.pods_there_are()).max(survey.pods_of_volumes()),
     }

@@ -38,6 +38,8 @@ pub struct Decision {
     pub wish: Option<Fulfilment>,
     /// What becomes of the choice to rebuild an instance; absent where there is none.
     pub rebuilding: Option<Rebuilding>,
+    /// What becomes of the choice to force a primary; absent where there is none.
+    pub forcing: Option<Forcing>,
     /// The instance whose outdated pod may be replaced now. Only ever named in a cluster in which nothing else is
     /// going on, and never the primary where another instance could be it.
     pub replace: Option<InstanceId>,
@@ -78,6 +80,24 @@ pub enum Rebuilding {
     /// The instance is in sync. The choice is carried out.
     Done,
     /// Nothing is done, for this reason. The choice is over.
+    Refused(String),
+}
+
+/// What becomes of the choice to force a primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forcing {
+    /// It can't be said yet, since an instance has not been heard that may make it needless.
+    Waits,
+    /// The takeover has begun, or begins with the record or the orders of this decision. The choice has to be
+    /// remembered as [begun](crate::Force::begun) in this term before those are written and given, so that whoever
+    /// decides next goes on with it and does not begin anew.
+    UnderWay {
+        /// The term in which the instances that answer are revoked.
+        begun: Term,
+    },
+    /// The instance has become the primary, with what is said of that. The choice is over.
+    Done(String),
+    /// It has not, for this reason. The choice is over.
     Refused(String),
 }
 

@@ -87,7 +87,12 @@ pub(super) fn orders_for_followers<'a>(
             Need::Close => Action::Close,
             Need::Fence => Action::Fence,
             Need::Follow { acknowledge } => Action::Follow { source: primary.id, acknowledge: *acknowledge },
-            Need::Copy { .. } if matches!(follower.standing, Standing::Errant(_)) && !suffices => {
+            // One that acknowledges nothing takes no acknowledgement away.
+            Need::Copy { .. }
+                if matches!(follower.standing, Standing::Errant(_))
+                    && !suffices
+                    && follower.member.acknowledges(primary.id) =>
+            {
                 follower.message = format!("{}, and waits until enough others acknowledge", follower.message);
                 continue;
             }

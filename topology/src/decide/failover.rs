@@ -4,20 +4,25 @@
 //! lost ─► record: term + 1, Fencing ─► revoke all ackers that answer, end the old primary's mysqld
 //!                                        │
 //!                R faithful ones revoked ├──────────► record: term + 2, primary: one that holds it all
-//!      fewer, and the old primary is back└──────────► record: term + 2, primary: the old one
+//!      fewer, and the old primary is back├──────────► record: term + 2, primary: the old one
+//!         fewer, and a person chooses one└──────────► record: term + 2, primary: that one, by force
 //! ```
 //!
 //! Everything the next step needs is in the record or observed anew, so whoever decides can be replaced between
 //! any two steps. The new primary is then opened as any other is: once its ackers follow it.
 
 use super::decision::{Action, Decision, InstanceVerdict, Order, Role, Standing, Traffic};
-use super::followers::role;
+use super::followers::{self, role};
+use super::force::{self, left_behind};
 use super::loss::SUSPECT_AFTER_MS;
+use super::opening;
 use super::state::State;
 use super::survey::{Member, Survey};
 use super::{join, traffic};
 use crate::gtid::GtidSet;
-use crate::observe::{AckerIdentity, Durability, InstanceId, PodState, ServerFacts, Stage, TermRecord};
+use crate::observe::{
+    AckerIdentity, Durability, InstanceId, PodState, ServerFacts, Stage, Takeover, TermRecord,
+};
 
 /// What a number of instances prove of what the primary of the record has acknowledged.
 ///
@@ -27,8 +32,8 @@ use crate::observe::{AckerIdentity, Durability, InstanceId, PodState, ServerFact
 /// primary that took over had to hold everything acknowledged before, which is on record: instances that hold
 /// all of that prove its first term, too.
 pub(super) struct Proof {
-    /// How many faithful ackers are needed.
-    needed: u32,
+    /// How many faithful ackers are needed. Nothing is proved where no commit had to be acknowledged.
+    needed: Option<u32>,
     faithful: u32,
     /// What is missing, each with its instance.
     missing: Vec<String>,
@@ -50,9 +55,9 @@ impl Proof {
                 Some(reason) => missing.push(format!("{} {reason}", acker.id)),
             }
         }
-        let needed = record.quorum.revocations_needed();
+        let needed = Some(record.quorum.revocations_needed()).filter(|_| record.quorum.required_acks() > 0);
         if is_term_proved(record, &faithful_of(survey, heard)) {
-            if faithful >= needed {
+            if needed.is_some_and(|needed| faithful >= needed) {
                 missing.clear();
             }
         } else {
@@ -67,6 +72,9 @@ impl Proof {
     /// What keeps it from being a proof, if anything does.
     pub(super) fn missing(&self) -> Option<String> {
         let Self { needed, faithful, missing } = self;
+        let Some(needed) = needed else {
+            return Some("it alone holds all that was committed, and is waited for".to_owned());
+        };
         (!missing.is_empty() || faithful < needed).then(|| {
             format!(
                 "{needed} faithful ackers have to prove what was acknowledged, {faithful} do: {}",
@@ -137,7 +145,16 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
     let same_volume = deposed.known().is_some_and(|facts| {
         remembered(survey, deposed.id).is_none_or(|known| known.still_holds(facts, survey.view.durability))
     });
-    let back = deposed.ready().is_some() && same_volume;
+    let choice = force::choice(survey, deposed);
+    // One that has lost data is kept closed where it stays the primary, which helps nobody who chose another one.
+    let is_passed_over = || {
+        let has_lost = deposed.server().is_some_and(|server| {
+            let followers = followers::assess(survey, deposed);
+            opening::gap(survey, deposed, server, &followers).is_some()
+        });
+        has_lost && choice.as_ref().is_some_and(force::Choice::goes_on)
+    };
+    let back = deposed.ready().is_some() && same_volume && !is_passed_over();
     let stays = |why: &str| {
         let message = format!("{} is back and stays the primary, since {why}", deposed.id);
         let record = survey.record().next(Stage::Reign);
@@ -149,7 +166,7 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
             Ok(Choice::Complete(candidate, held)) => {
                 let message =
                     format!("{lost}; {} holds all that was acknowledged and takes over", candidate.id);
-                let record = survey.record().taken_over(candidate.id, held, false);
+                let record = survey.record().taken_over(candidate.id, held, Takeover::Proved);
                 answer(survey, deposed, &revoked, State::PrimaryLost, message, Some(record), Vec::new())
             }
             Ok(Choice::Fetches { candidate, from }) if back && candidate.fails_to_follow(from) => {
@@ -166,27 +183,66 @@ pub(super) fn decide(survey: &Survey<'_>, deposed: InstanceId) -> Decision {
                 answer(survey, deposed, &revoked, State::PrimaryLost, message, None, orders)
             }
             Err(reason) if back => stays(&reason),
-            Err(reason) => {
-                let message = format!("{lost}; {reason}");
-                let orders = revocations(survey, deposed, &revoked);
-                answer(survey, deposed, &revoked, State::FailoverBlocked, message, None, orders)
-            }
+            Err(reason) => blocked(survey, deposed, &revoked, &reason, choice.as_ref()),
         };
     }
-    let orders = revocations(survey, deposed, &revoked);
     let others: Vec<_> = survey.others(deposed.id).collect();
     let possible = Proof::of(survey, &others).missing();
     match (possible, back) {
         (None, _) => {
             let message = format!("{lost}; its ackers are told to receive nothing more from it");
+            let orders = revocations(survey, deposed, &revoked);
             answer(survey, deposed, &revoked, State::PrimaryLost, message, None, orders)
         }
         (Some(missing), true) => stays(&missing),
-        (Some(missing), false) => {
-            let message = format!("{lost}; {missing}");
-            answer(survey, deposed, &revoked, State::FailoverBlocked, message, None, orders)
-        }
+        (Some(missing), false) => blocked(survey, deposed, &revoked, &missing, choice.as_ref()),
     }
+}
+
+/// Nobody can prove what was acknowledged. It is waited for, unless a person has chosen who takes over: then whoever
+/// answers is revoked all the same, and the others are not waited for.
+fn blocked(
+    survey: &Survey<'_>,
+    deposed: Member<'_>,
+    revoked: &[Member<'_>],
+    why: &str,
+    choice: Option<&force::Choice<'_>>,
+) -> Decision {
+    let message = format!("{} was lost as primary; {why}", deposed.id);
+    let forcing = choice.map(force::Choice::answer);
+    let orders = revocations(survey, deposed, revoked);
+    let Some(force::Choice::Stands { chosen, server, .. }) = choice else {
+        let decision = answer(survey, deposed, revoked, State::FailoverBlocked, message, None, orders);
+        return Decision { forcing, ..decision };
+    };
+    let message = format!("{message}; {} takes over all the same, as a person chose", chosen.id);
+    let untold = untold(survey, deposed, revoked);
+    let decision = if untold.is_empty() {
+        let record = survey.record().taken_over(chosen.id, server.held(), Takeover::Forced);
+        answer(survey, deposed, revoked, State::PrimaryLost, message, Some(record), Vec::new())
+    } else {
+        let untold = join(untold.iter().map(|id| format!("{id} takes no part in its reign any more")));
+        let message = format!("{message}, as soon as {untold}");
+        answer(survey, deposed, revoked, State::PrimaryLost, message, None, orders)
+    };
+    Decision { forcing, ..decision }
+}
+
+/// The instances that answer and can still take part in the lost primary's reign. One whose mysqld does not run boots
+/// closed and receives from nobody, and one that gets a copy receives nothing else.
+fn untold(survey: &Survey<'_>, deposed: Member<'_>, revoked: &[Member<'_>]) -> Vec<InstanceId> {
+    let takes_part = |member: &Member<'_>| {
+        let Some(facts) = member.known().filter(|_| member.copying().is_none()) else {
+            return false;
+        };
+        let knows = facts.persisted_term == survey.term();
+        match member.server() {
+            _ if member.id == deposed.id => !knows || member.is_open(),
+            Some(_) => !revoked.iter().any(|other| other.id == member.id),
+            None => member.misses_a_look() && !knows,
+        }
+    };
+    survey.members().filter(takes_part).map(|member| member.id).collect()
 }
 
 /// Whether an instance acknowledges nothing to the lost primary any more, whatever becomes of that one: it
@@ -218,10 +274,7 @@ fn choose<'a>(
     deposed: InstanceId,
     revoked: &[Member<'a>],
 ) -> Result<Choice<'a>, String> {
-    let alien = |member: Member<'_>, server: &ServerFacts| {
-        let errant = remembered(survey, member.id).map(|known| known.errant.clone()).unwrap_or_default();
-        errant.union(&tail(survey.record(), deposed, server))
-    };
+    let alien = |member: Member<'_>, server: &ServerFacts| alien(survey, deposed, member, server);
     let heard: Vec<(Member<'a>, &'a ServerFacts)> =
         revoked.iter().filter_map(|member| Some((*member, member.server()?))).collect();
     let all = heard.iter().fold(GtidSet::new(), |all, (member, server)| {
@@ -253,6 +306,19 @@ fn choose<'a>(
     source
         .map(|from| Choice::Fetches { candidate: *candidate, from })
         .ok_or_else(|| format!("{} lacks {lacking}, and nobody can give it", candidate.id))
+}
+
+/// What an instance holds, as far as is known, that is none of the cluster's transactions: errant ones, the tail of the
+/// primary before, and what a forced takeover has left behind.
+pub(super) fn alien(
+    survey: &Survey<'_>,
+    deposed: InstanceId,
+    member: Member<'_>,
+    server: &ServerFacts,
+) -> GtidSet {
+    let record = survey.record();
+    let errant = remembered(survey, member.id).map(|known| known.errant.clone()).unwrap_or_default();
+    errant.union(&tail(record, deposed, server)).union(&left_behind(survey, member))
 }
 
 /// What an instance holds of the primary before the lost one and nobody acknowledged: it has not gone on to the
@@ -328,6 +394,7 @@ fn answer(
         catching_up: Vec::new(),
         wish: None,
         rebuilding: None,
+        forcing: None,
         replace: None,
         pods,
     }

@@ -1,10 +1,11 @@
 //! What each instance other than the primary does, and what it needs.
 
 use super::decision::{Role, Standing};
+use super::force::left_behind;
 use super::survey::{Member, Survey};
 use crate::gtid::GtidSet;
 use crate::observe::{
-    CloneState, InstanceFacts, InstanceId, PodState, ReplicationFacts, ServerFacts, ThreadState,
+    CloneState, Forced, InstanceFacts, InstanceId, PodState, ReplicationFacts, ServerFacts, ThreadState,
 };
 
 /// For how long the mysqld of a follower has to be silent before it is ended and started again: a disk that is
@@ -132,7 +133,8 @@ fn judge_without_primary(primary: InstanceId, server: &ServerFacts) -> Judgement
 ///
 /// An instance that has not yet executed the first transaction of this reign may hold the tail of the primary
 /// before: what that one committed and nobody acknowledged, since all that was acknowledged was on record when
-/// the present primary took over. No client was ever told of it.
+/// the present primary took over. No client was ever told of it. After a takeover that a person forced that is not so:
+/// what an instance holds of the time before may have been acknowledged.
 fn extra(
     survey: &Survey<'_>,
     primary: Member<'_>,
@@ -140,23 +142,24 @@ fn extra(
     member: Member<'_>,
     server: &ServerFacts,
 ) -> Option<Judgement> {
+    let record = survey.record();
+    let left_behind = left_behind(survey, member);
     let extra = server.held().subtract(&source.held());
-    let own = extra.of_source(source.server_uuid);
+    let own = extra.of_source(source.server_uuid).subtract(&left_behind);
     if !primary.is_open() && !own.is_empty() {
         let message = format!("holds transactions that {} has lost: {own}", primary.id);
         return Some((Standing::Blocked, message, Need::Nothing));
     }
-    let errant = extra.subtract(&own);
+    let errant = extra.subtract(&own).union(&left_behind);
     if errant.is_empty() {
         return None;
     }
-    let record = survey.record();
     // A primary that has lost what it was chosen for proves nothing of what others hold.
     let whole = |point: &GtidSet| source.held().contains(point);
     let promoted_whole = record.promotion_point.as_ref().is_some_and(whole);
     let tail = match server.recorded_by {
         Some(before) if promoted_whole && server.recorded_term < record.primary_since => {
-            errant.of_source(before)
+            errant.of_source(before).subtract(&left_behind)
         }
         _ => GtidSet::new(),
     };
@@ -167,13 +170,30 @@ fn extra(
         return Some((Standing::CatchingUp, message, Need::Copy { tail }));
     }
     if survey.is_to_be_rebuilt(member.id) && record.promotion_point.as_ref().is_none_or(whole) {
-        let message =
-            format!("holds transactions that {} does not have, and is to be rebuilt: {errant}", primary.id);
-        return Some((Standing::Errant(errant.clone()), message, Need::Copy { tail: errant }));
+        return Some(give_up(primary.id, member, server, errant));
     }
-    let message =
-        format!("holds transactions that {} does not have, and is left alone: {errant}", primary.id);
+    let message = match record.forced.as_ref().filter(|_| !left_behind.is_empty()) {
+        Some(Forced { since, .. }) => format!(
+            "holds transactions that may have been acknowledged before a primary without them was forced in term \
+             {since}, and is left alone until a person has it rebuilt: {errant}"
+        ),
+        None => {
+            format!("holds transactions that {} does not have, and is left alone: {errant}", primary.id)
+        }
+    };
     Some((Standing::Errant(errant), message, Need::Nothing))
+}
+
+/// A person gives up what an instance holds. It is kept aside as binary logs, so all of it has to be executed first.
+fn give_up(primary: InstanceId, member: Member<'_>, server: &ServerFacts, errant: GtidSet) -> Judgement {
+    let message = format!("holds transactions that {primary} does not have, and is to be rebuilt: {errant}");
+    if server.executed.contains(&errant) {
+        return (Standing::Errant(errant.clone()), message, Need::Copy { tail: errant });
+    }
+    let error = server.replication.as_ref().map_or("", |replication| &replication.applier_error);
+    let message = with_error(format!("{message}; it applies what it has received first"), error);
+    let need = if member.leaves_unapplied() { Need::Close } else { Need::Nothing };
+    (Standing::Errant(errant), message, need)
 }
 
 fn judge_closed(

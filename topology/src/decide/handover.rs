@@ -25,7 +25,7 @@ use super::rollout;
 use super::state::State;
 use super::survey::{Member, Survey};
 use super::wish;
-use crate::observe::{InstanceId, PodState, ServerFacts, Stage, TermRecord, ThreadState, Wish};
+use crate::observe::{InstanceId, PodState, ServerFacts, Stage, Takeover, TermRecord, ThreadState, Wish};
 
 /// Whether the primary is to be another one.
 #[derive(Default)]
@@ -196,7 +196,7 @@ pub(super) fn decide(
         let message = format!("{from} is closed, {to} gets its last transactions");
         return reign.decision(State::SwitchoverRequested, message, orders);
     }
-    let record = survey.record().taken_over(to, held, true);
+    let record = survey.record().taken_over(to, held, Takeover::Planned);
     let message = format!("{to} has executed all that {from} has, and takes over");
     reign.recorded(State::SwitchoverRequested, message, record)
 }

@@ -1,7 +1,9 @@
 //! A primary that does not answer, or that its ackers do not get in to.
 
+use super::decision::Forcing;
 use super::failover::Proof;
 use super::followers::Follower;
+use super::force::{self, Choice};
 use super::state::State;
 use super::survey::{Member, Survey};
 use crate::observe::{PodState, Stage, TermRecord};
@@ -19,6 +21,8 @@ pub(super) struct Judgement {
     pub(super) message: String,
     /// The record of the term in which the ackers are revoked.
     pub(super) record: Option<TermRecord>,
+    /// What becomes of a person's choice of the next primary, where the failover is blocked.
+    pub(super) forcing: Option<Forcing>,
 }
 
 /// Says what can be said of a cluster whose primary does not answer.
@@ -28,7 +32,7 @@ pub(super) struct Judgement {
 /// as likely as one of the primary.
 pub(super) fn judge(survey: &Survey<'_>, primary: Member<'_>, followers: &[Follower<'_>]) -> Judgement {
     if let Some(doubt) = doubt(primary, followers) {
-        return Judgement { state: State::Incomplete, message: doubt, record: None };
+        return Judgement { state: State::Incomplete, message: doubt, record: None, forcing: None };
     }
     replace(survey, primary, &format!("{} {}", primary.id, primary.why_silent()))
 }
@@ -69,22 +73,26 @@ pub(super) enum Unreached {
     StartedAnew(String),
 }
 
-/// Begins to replace a primary that is lost, for the reason given, if enough faithful ackers answer.
+/// Begins to replace a primary that is lost, for the reason given, if enough faithful ackers answer or a person has
+/// chosen who takes over.
 pub(super) fn replace(survey: &Survey<'_>, primary: Member<'_>, lost: &str) -> Judgement {
-    if survey.record().quorum.required_acks() == 0 {
-        let message = format!("{lost}; it alone holds all that was committed, and is waited for");
-        return Judgement { state: State::FailoverBlocked, message, record: None };
-    }
     let others: Vec<_> = survey.others(primary.id).collect();
     let proof = Proof::of(survey, &others);
-    match proof.missing() {
-        None => Judgement {
-            state: State::PrimaryLost,
-            message: format!("{lost}; {}", proof.found()),
-            record: Some(survey.record().next(Stage::Fencing)),
-        },
-        Some(missing) => {
-            Judgement { state: State::FailoverBlocked, message: format!("{lost}; {missing}"), record: None }
+    let fencing = Some(survey.record().next(Stage::Fencing));
+    let Some(missing) = proof.missing() else {
+        let message = format!("{lost}; {}", proof.found());
+        return Judgement { state: State::PrimaryLost, message, record: fencing, forcing: None };
+    };
+    let choice = force::choice(survey, primary);
+    let forcing = choice.as_ref().map(Choice::answer);
+    let message = format!("{lost}; {missing}");
+    match choice {
+        Some(Choice::Stands { chosen, .. }) => {
+            let message = format!("{message}; {} takes over all the same, as a person chose", chosen.id);
+            Judgement { state: State::PrimaryLost, message, record: fencing, forcing }
+        }
+        None | Some(Choice::Waits { .. } | Choice::Refused(_)) => {
+            Judgement { state: State::FailoverBlocked, message, record: None, forcing }
         }
     }
 }

@@ -6,15 +6,16 @@
 //!                             ▼
 //!                          followers: what each of the others does and needs
 //!                             │
-//!                             ├─ primary silent ─► loss: lost, or not known ─► failover: another one
+//!                             ├─ primary silent ─► loss: lost, or not known ─► failover: another one, by proof
+//!                             │                                                 or by force
 //!                             ├─ not open for the term ─► opening: open it once enough acknowledge
 //!                             └─ open for the term ─► handover: to another primary
 //!                                                  ─► quorum_change: a new term for another quorum
 //!                                                  ─► rollout: one outdated pod to be replaced
 //! ```
 //!
-//! What becomes of a person's wish for another primary ([`wish`]), or for an instance to be rebuilt ([`rebuild`]), is
-//! said last.
+//! What becomes of a person's wish for another primary ([`wish`]), for an instance to be rebuilt ([`rebuild`]), or for
+//! one to take over at the price of data ([`force`]), is said last.
 //!
 //! What holds for every decision:
 //! - the only instance that is ever ordered open is the primary of the record, and only while no other
@@ -22,13 +23,16 @@
 //! - a decision with a record has no orders, so an order's term has always been recorded before;
 //! - an instance that can't be asked gets no order and proves nothing, in either direction;
 //! - a copy is ordered only onto an instance whose every transaction the donor has, but for those that a lost
-//!   primary committed and nobody acknowledged, or that a person gives up; their logs are kept aside first.
+//!   primary committed and nobody acknowledged, or that a person gives up; their logs are kept aside first;
+//! - an acknowledged transaction is left out of the cluster only by a takeover that a person forces, and what holds it
+//!   is left alone from then on.
 
 mod bootstrap;
 pub mod decision;
 mod donors;
 mod failover;
 mod followers;
+mod force;
 mod handover;
 mod loss;
 mod opening;
@@ -43,7 +47,7 @@ mod wish;
 
 pub use loss::{SUSPECT_AFTER_MS, UNREACHED_AFTER_MS};
 
-use self::decision::{Action, Decision, Fulfilment, Order, Rebuilding, Traffic};
+use self::decision::{Action, Decision, Forcing, Fulfilment, Order, Rebuilding, Traffic};
 use self::state::State;
 use self::survey::Survey;
 use crate::observe::{ClusterView, PodState, Stage};
@@ -73,7 +77,8 @@ pub fn decide(view: &ClusterView) -> Decision {
         decision
     };
     let (wish, rebuilding) = (wish::fulfilment(&survey, &decision), rebuild::outcome(&survey, &decision));
-    Decision { wish, rebuilding, ..decision }
+    let forcing = force::outcome(&survey, &decision);
+    Decision { wish, rebuilding, forcing, ..decision }
 }
 
 /// Nothing is touched in a cluster whose wanted size makes no sense.
@@ -82,6 +87,7 @@ fn undecided(view: &ClusterView, message: String) -> Decision {
         state: State::Incomplete,
         wish: view.wanted_primary.map(|_| Fulfilment::Refused(message.clone())),
         rebuilding: view.rebuild.map(|_| Rebuilding::Refused(message.clone())),
+        forcing: view.force.map(|_| Forcing::Refused(message.clone())),
         message,
         instances: Vec::new(),
         record: None,

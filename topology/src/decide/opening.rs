@@ -2,6 +2,7 @@
 
 use super::decision::Standing;
 use super::followers::Follower;
+use super::force::left_behind;
 use super::join;
 use super::survey::{Member, Survey};
 use crate::observe::{PodState, ServerFacts};
@@ -70,7 +71,8 @@ pub(super) fn gap(
     let compared = followers.iter().filter(|_| opened || promotion_point.is_none());
     let lacks = compared.into_iter().find_map(|follower| {
         let other = follower.member.server()?;
-        let extra = other.held().subtract(&held);
+        // What is of the time before a forced takeover no primary since has ever had.
+        let extra = other.held().subtract(&held).subtract(&left_behind(survey, follower.member));
         let own = extra.of_source(server.server_uuid);
         let lost = if !opened || other.recorded_term > server.recorded_term { extra } else { own };
         (!lost.is_empty()).then(|| format!("it lacks transactions that {} holds: {lost}", follower.member.id))

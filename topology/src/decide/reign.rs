@@ -225,11 +225,12 @@ impl<'s, 'a> Reign<'s, 'a> {
 
     /// The primary is lost or not, and its ackers are revoked if so.
     pub(super) fn replaced(self, judgement: loss::Judgement, actions: Vec<(InstanceId, Action)>) -> Decision {
-        let loss::Judgement { state, message, record } = judgement;
-        match record {
+        let loss::Judgement { state, message, record, forcing } = judgement;
+        let decision = match record {
             Some(record) => self.recorded(state, message, record),
             None => self.decision(state, message, actions),
-        }
+        };
+        Decision { forcing, ..decision }
     }
 
     /// A record is to be written, and nothing ordered before it is.
@@ -268,6 +269,7 @@ impl<'s, 'a> Reign<'s, 'a> {
             catching_up,
             wish: None,
             rebuilding: None,
+            forcing: None,
             replace: None,
             pods,
         }
@@ -296,16 +298,32 @@ impl<'s, 'a> Reign<'s, 'a> {
         verdicts
     }
 
+    /// Whether the primary holds what it was forced to take over with, and was not opened since. It need not have been
+    /// in sync before, and what it holds is all that counts now: if it is lost for a while, it has to be known again.
+    fn is_as_it_was_forced(&self) -> bool {
+        let Self { survey, primary, .. } = self;
+        let record = survey.record();
+        let point = record.forced.as_ref().filter(|_| record.is_forced() && !survey.reign_was_opened());
+        point.zip(primary.server()).is_some_and(|(forced, server)| server.held().contains(&forced.point))
+    }
+
     /// The primary, the ackers that are known to hold all that it has committed, and those remembered before;
     /// and the ackers on their way there.
     fn remembered(&self) -> (Vec<AckerIdentity>, Vec<CatchingUp>) {
         let Self { survey, primary, followers, proved, .. } = self;
         let view = survey.view;
         let before = |id: InstanceId| view.ackers.iter().find(|known| known.instance == id).cloned();
+        let itself = || identity(*primary).or_else(|| before(primary.id)).into_iter();
         let Some(source) = primary.server().filter(|_| *proved) else {
-            return (view.ackers.clone(), Vec::new());
+            if !self.is_as_it_was_forced() {
+                return (view.ackers.clone(), Vec::new());
+            }
+            let others = view.ackers.iter().filter(|known| known.instance != primary.id).cloned();
+            let mut ackers: Vec<_> = others.chain(itself()).collect();
+            ackers.sort_by_key(|known| known.instance);
+            return (ackers, Vec::new());
         };
-        let mut ackers: Vec<_> = identity(*primary).or_else(|| before(primary.id)).into_iter().collect();
+        let mut ackers: Vec<_> = itself().collect();
         let mut catching_up = Vec::new();
         let still_holds = |known: &AckerIdentity, follower: &Follower<'_>| {
             follower.member.known().is_some_and(|facts| known.still_holds(facts, view.durability))

@@ -14,8 +14,8 @@ use std::fmt;
 /// | Healthy | the primary takes writes, and all wanted instances are in sync | an outdated pod is replaced, one at a time |
 /// | Degraded | the primary takes writes, and enough ackers for that acknowledge | the others are brought back, or the quorum is changed |
 /// | WritesBlocked | the primary answers, and takes no writes, or fewer acknowledge than a commit waits for | ackers are brought back, a closed primary is opened once enough of them follow |
-/// | PrimaryLost | the primary is lost, and enough faithful ackers answer to prove what was acknowledged | the ackers are revoked, then one that holds all of it becomes the primary and is opened once enough ackers follow |
-/// | FailoverBlocked | the primary is lost or has lost data, and too few faithful ackers answer | waits for the instances that the message names, or for the primary to come back |
+/// | PrimaryLost | the primary is lost, and enough faithful ackers answer to prove what was acknowledged, or a person has chosen who takes over without that | the ackers are revoked, then one that holds all of it, or the chosen one, becomes the primary and is opened once enough ackers follow |
+/// | FailoverBlocked | the primary is lost or has lost data, and too few faithful ackers answer | waits for the instances that the message names, for the primary to come back, or for a person to choose who takes over |
 /// | Incomplete | nothing above can be said for sure | waits for what the message names |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
@@ -35,7 +35,7 @@ pub enum State {
     Degraded,
     /// The primary answers, and no commit can be acknowledged.
     WritesBlocked,
-    /// The primary is lost, and enough faithful ackers answer.
+    /// The primary is lost, and enough faithful ackers answer, or a person has chosen who takes over.
     PrimaryLost,
     /// The primary is lost, and too few faithful ackers answer.
     FailoverBlocked,

@@ -59,11 +59,14 @@ fn begun(survey: &Survey<'_>, to: InstanceId, decision: &Decision) -> Fulfilment
     }
 }
 
+/// Whether nothing can be said of the primary yet, for that reason.
+pub(super) fn primary_is_unheard(survey: &Survey<'_>) -> bool {
+    survey.record().primary.is_some_and(|primary| is_unheard(survey.member(primary)))
+}
+
 fn unserved(survey: &Survey<'_>, decision: &Decision) -> Fulfilment {
-    let primary_is_unheard =
-        survey.record().primary.is_some_and(|primary| is_unheard(survey.member(primary)));
     let passes = match decision.state {
-        State::Incomplete => primary_is_unheard,
+        State::Incomplete => primary_is_unheard(survey),
         // Another handover is under way, or the quorum is being changed while it takes writes.
         State::SwitchoverRequested | State::Healthy | State::Degraded | State::Cloning => true,
         State::Offline

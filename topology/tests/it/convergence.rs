@@ -36,6 +36,59 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event(), 0..120)
 }
 
+/// The same, and people who force a primary.
+fn forcing_events() -> impl Strategy<Value = Vec<Event>> {
+    let force = (0..5_u32).prop_map(Event::Force);
+    prop::collection::vec(prop_oneof![9 => event(), 1 => force], 0..60)
+}
+
+/// The primary and just as many ackers are lost that nobody can prove what was acknowledged, and one of the others is
+/// forced to take over.
+#[derive(Debug, Clone)]
+struct Disaster {
+    /// Which of the others are lost: those from this one on.
+    first: usize,
+    /// Whether each that is lost ends. The others go on together, and are only cut off.
+    ends: Vec<bool>,
+    /// Which of those that are left takes over.
+    chosen: usize,
+}
+
+fn disaster() -> impl Strategy<Value = Disaster> {
+    (0..4_usize, prop::collection::vec(prop::bool::weighted(0.3), 3), 0..2_usize)
+        .prop_map(|(first, ends, chosen)| Disaster { first, ends, chosen })
+}
+
+fn lose_and_force(world: &mut World, replicas: u32, disaster: &Disaster) {
+    let Disaster { first, ends, chosen } = disaster;
+    let before = world.forced();
+    let primary = world.last.as_ref().unwrap().traffic.primary.unwrap().0;
+    let mut others: Vec<_> = (0..replicas).filter(|instance| *instance != primary).collect();
+    let by = first % others.len();
+    others.rotate_left(by);
+    let acks = Quorum::for_replicas(replicas).unwrap().required_acks() as usize;
+    let left = others.split_off(acks);
+    others.push(primary);
+    for lost in &others {
+        world.happen(Event::Cut(*lost, 1));
+    }
+    world.happen(Event::Write);
+    for (lost, _) in others.iter().zip(ends).filter(|(_, ends)| **ends) {
+        world.happen(Event::Crash(*lost));
+    }
+    world.happen(Event::Force(left[chosen % left.len()]));
+    for _ in 0..5 {
+        for instance in 0..replicas {
+            for event in [Event::Receive, Event::Apply, Event::Hear] {
+                world.happen(event(instance));
+            }
+        }
+        world.happen(Event::Act(u8::MAX));
+        world.happen(Event::Write);
+    }
+    assert_ne!(world.forced(), before, "{:?}", world.last);
+}
+
 #[track_caller]
 fn gets_healthy(world: &mut World) {
     assert!(world.settle(ROUNDS), "{:#?}", world.last);
@@ -120,6 +173,19 @@ proptest! {
         world.happen(Event::Crash(which));
         world.lose_volume(which);
         run(&mut world, &after);
+    }
+
+    #[test]
+    fn after_a_forced_takeover_nothing_that_was_acknowledged_is_given_up_but_by_a_person(
+        replicas in prop::sample::select(vec![3_u32, 5]), before in events(), first in disaster(),
+        meanwhile in forcing_events(), second in disaster(), after in forcing_events()
+    ) {
+        let mut world = healthy(replicas);
+        run(&mut world, &before);
+        for (disaster, events) in [(first, meanwhile), (second, after)] {
+            lose_and_force(&mut world, replicas, &disaster);
+            run(&mut world, &events);
+        }
     }
 
     #[test]

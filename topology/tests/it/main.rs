@@ -3,6 +3,7 @@
 
 mod choosing;
 mod convergence;
+mod forcing;
 mod gtid_algebra;
 mod joining;
 mod losing;

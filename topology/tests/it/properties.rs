@@ -123,8 +123,10 @@ fn record() -> impl Strategy<Value = TermRecord> {
     let stage =
         prop::sample::select(vec![Stage::Reign, Stage::Reign, Stage::Fencing, Stage::Handover { to: id(1) }]);
     let primary = prop::option::weighted(0.9, 0..4_u32);
-    (1..5_u64, primary, 0..5_u64, quorum, 0..5_u64, stage, prop::option::of(gtids())).prop_map(
-        |(term, primary, since, quorum, quorum_since, stage, promotion_point)| TermRecord {
+    let forced = (0..5_u64, gtids()).prop_map(|(since, point)| Forced { since: Term(since), point });
+    let points = (prop::option::of(gtids()), prop::option::weighted(0.3, forced));
+    (1..5_u64, primary, 0..5_u64, quorum, 0..5_u64, stage, points).prop_map(
+        |(term, primary, since, quorum, quorum_since, stage, (promotion_point, forced))| TermRecord {
             term: Term(term),
             primary: primary.map(id),
             primary_since: Term(since.min(term)),
@@ -133,6 +135,7 @@ fn record() -> impl Strategy<Value = TermRecord> {
             stage,
             promotion_point,
             planned: false,
+            forced,
         },
     )
 }
@@ -149,6 +152,11 @@ fn rebuild() -> impl Strategy<Value = Option<Rebuild>> {
     )
 }
 
+fn force() -> impl Strategy<Value = Option<Force>> {
+    let begun = prop::option::of((1..6_u64).prop_map(Term));
+    prop::option::of((0..5_u32, begun).prop_map(|(instance, begun)| Force { instance: id(instance), begun }))
+}
+
 fn views() -> impl Strategy<Value = ClusterView> {
     let remembered = prop::collection::vec((0..4_u32, "[ab]", "[ab]"), 0..3);
     (
@@ -156,18 +164,27 @@ fn views() -> impl Strategy<Value = ClusterView> {
         prop::bool::weighted(0.1),
         prop::bool::weighted(0.1),
         any::<bool>(),
-        (record(), (0..5_u64).prop_map(Term), wish(), rebuild()),
+        (record(), (0..5_u64).prop_map(Term), wish(), rebuild(), force()),
         remembered,
         prop::collection::vec(instance(), 0..8),
     )
         .prop_map(
-            |(replicas, offline, paused, strict, (record, opened, wish, rebuild), remembered, instances)| {
+            |(
+                replicas,
+                offline,
+                paused,
+                strict,
+                (record, opened, wish, rebuild, force),
+                remembered,
+                instances,
+            )| {
                 ClusterView {
                     replicas,
                     offline,
                     paused,
                     wanted_primary: wish,
                     rebuild,
+                    force,
                     durability: if strict { Durability::Strict } else { Durability::Relaxed },
                     record,
                     opened,
@@ -260,7 +277,8 @@ proptest! {
                 let chosen = view.rebuild.is_some_and(|chosen| chosen.instance == order.instance);
                 prop_assert!(archive.is_empty() || view.record.promotion_point.is_some() || chosen);
                 prop_assert!(archive.intersect(&promised).is_empty());
-                prop_assert!(archive.intersect(&primary).is_empty());
+                // After a forced takeover the same numbers may have been given twice.
+                prop_assert!(archive.intersect(&primary).is_empty() || (chosen && view.record.forced.is_some()));
                 donors.push(*donor);
             }
         }
@@ -280,7 +298,10 @@ proptest! {
     fn an_instance_with_errant_transactions_gets_no_order_to_replicate_and_no_reads(view in views()) {
         let decision = decide(&view);
         for verdict in decision.instances.iter().filter(|verdict| matches!(verdict.standing, Standing::Errant(_))) {
-            prop_assert!(decision.orders.iter().all(|order| order.instance != verdict.id));
+            let chosen = view.rebuild.is_some_and(|chosen| chosen.instance == verdict.id);
+            for order in decision.orders.iter().filter(|order| order.instance == verdict.id) {
+                prop_assert!(chosen && order.action == Action::Close, "{order}");
+            }
             prop_assert!(!decision.traffic.replicas.contains(&verdict.id));
             prop_assert!(!decision.traffic.undecided_replicas.contains(&verdict.id));
         }
@@ -337,6 +358,53 @@ proptest! {
         let without = decide(&ClusterView { wanted_primary: None, ..view.clone() });
         if !matches!(decision.wish, Some(Fulfilment::UnderWay { .. })) {
             prop_assert_eq!(Decision { wish: None, ..decision }, without, "an unfulfilled wish changes something");
+        }
+    }
+
+    #[test]
+    fn a_choice_to_force_a_primary_is_answered_by_what_is_done(view in views()) {
+        let decision = decide(&view);
+        prop_assert_eq!(decision.forcing.is_some(), view.force.is_some());
+        let record = decision.record.as_ref().unwrap_or(&view.record);
+        let forces = record.forced != view.record.forced;
+        let Some(Force { instance, begun }) = view.force else {
+            prop_assert!(!forces, "nobody has asked for it");
+            return Ok(());
+        };
+        match &decision.forcing {
+            Some(Forcing::UnderWay { begun: term }) => {
+                let revokes = record.stage == Stage::Fencing && record.term == *term;
+                prop_assert!(revokes || (record.primary == Some(instance) && record.primary_since > *term));
+                prop_assert!(begun.is_none_or(|begun| begun == *term || begun > view.record.term));
+            }
+            Some(Forcing::Done(said)) => {
+                prop_assert_eq!(record.primary, Some(instance));
+                prop_assert!(!said.is_empty());
+            }
+            Some(Forcing::Refused(reason)) => prop_assert!(!reason.is_empty()),
+            None | Some(Forcing::Waits) => prop_assert!(begun.is_none_or(|begun| begun > view.record.term)),
+        }
+        let without = decide(&ClusterView { force: None, ..view.clone() });
+        if !matches!(decision.forcing, Some(Forcing::UnderWay { .. })) {
+            prop_assert_eq!(Decision { forcing: None, ..decision }, without, "an idle choice changes something");
+            return Ok(());
+        }
+        let changes = decision.record != without.record || decision.orders != without.orders;
+        let stays = without.record.as_ref().is_some_and(|record| record.primary == view.record.primary);
+        let needed = without.state == State::FailoverBlocked || (view.record.stage == Stage::Fencing && stays);
+        prop_assert!(!changes || needed, "{:?}", without);
+        let revoked = view.record.stage == Stage::Fencing && record.primary == Some(instance);
+        prop_assert!(!forces || (revoked && needed));
+    }
+
+    #[test]
+    fn what_a_forced_takeover_left_behind_is_replaced_only_if_a_person_says_so(view in views()) {
+        let Some(Forced { since, point }) = &view.record.forced else { return Ok(()) };
+        for order in decide(&view).orders.iter().filter(|order| matches!(order.action, Action::Clone { .. })) {
+            let server = known(&view, order.instance).and_then(|facts| facts.server.as_ref()).unwrap();
+            let chosen = view.rebuild.is_some_and(|chosen| chosen.instance == order.instance);
+            let gone_on = server.recorded_term >= *since;
+            prop_assert!(chosen || gone_on || point.contains(&server.executed));
         }
     }
 

@@ -58,6 +58,7 @@ pub(crate) fn empty(replicas: u32) -> ClusterView {
         paused: false,
         wanted_primary: None,
         rebuild: None,
+        force: None,
         durability: Durability::Strict,
         record: TermRecord::NONE,
         opened: Term::NONE,

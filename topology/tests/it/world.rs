@@ -58,6 +58,8 @@ pub(crate) enum Event {
     Want(u32),
     /// A person wants another primary.
     WantAnother,
+    /// A person wants that instance to take over at the price of data.
+    Force(u32),
     /// The shard dies within its next decision: before the record is written, or right after.
     Die(Point),
     /// Another shard replica takes over: it knows what is recorded and has heard nobody.
@@ -85,6 +87,8 @@ pub(crate) struct World {
     catching_up: Vec<CatchingUp>,
     replicas: u32,
     pub(crate) wanted_primary: Option<Wish>,
+    force: Option<Force>,
+    rebuild: Option<Rebuild>,
     dies: Option<Point>,
     /// How many handovers were begun for the wish.
     begun: u32,
@@ -94,6 +98,8 @@ pub(crate) struct World {
     volumes_lost: bool,
     /// Every transaction that was acknowledged to a client.
     acknowledged: GtidSet,
+    /// What was acknowledged, and left out of the cluster by a forced takeover.
+    left_behind: GtidSet,
     /// The transactions that recorded a term.
     rows: Vec<(GtidSet, Term)>,
     pub(crate) last: Option<Decision>,
@@ -112,11 +118,14 @@ impl World {
             catching_up: Vec::new(),
             replicas: 0,
             wanted_primary: None,
+            force: None,
+            rebuild: None,
             dies: None,
             begun: 0,
             volumes: 0,
             volumes_lost: false,
             acknowledged: GtidSet::new(),
+            left_behind: GtidSet::new(),
             rows: Vec::new(),
             last: None,
         };
@@ -259,6 +268,7 @@ impl World {
             }
             Event::Want(instance) => self.wish(Wish::To(id(instance))),
             Event::WantAnother => self.wish(Wish::Any),
+            Event::Force(instance) => self.force = Some(Force { instance: id(instance), begun: None }),
             Event::Die(point) => self.dies = Some(point),
             Event::Takeover => {
                 self.catching_up.clear();
@@ -311,14 +321,31 @@ impl World {
                 }
             }
             self.happen(Event::Act(u8::MAX));
+            self.give_up_what_was_left_behind();
             let last = self.last.as_ref().unwrap();
-            let done = last.pods == self.replicas && self.wanted_primary.is_none() && self.is_rolled_out();
+            let asked = self.wanted_primary.is_some() || self.force.is_some() || self.rebuild.is_some();
+            let done = last.pods == self.replicas && !asked && self.is_rolled_out();
             if last.state == State::Healthy && last.replace.is_none() && done {
                 self.check_settled();
                 return true;
             }
         }
         false
+    }
+
+    /// As a person does once everybody is back.
+    fn give_up_what_was_left_behind(&mut self) {
+        let last = self.last.as_ref().unwrap();
+        let errant = last.instances.iter().find(|verdict| matches!(verdict.standing, Standing::Errant(_)));
+        let errant = errant.filter(|_| self.record.forced.is_some() && self.rebuild.is_none());
+        if let Some(verdict) = errant {
+            self.rebuild = Some(Rebuild { instance: verdict.id, begun: false });
+        }
+    }
+
+    /// The newest forced takeover.
+    pub(crate) fn forced(&self) -> Option<Forced> {
+        self.record.forced.clone()
     }
 
     fn check_settled(&self) {
@@ -420,7 +447,10 @@ impl World {
             .map(|node| self.nodes[node].server.held());
         let waiting = self.nodes[source].waiting.clone();
         if !waiting.is_empty() && holders.filter(|held| held.contains(&waiting)).count() >= needed {
-            self.acknowledged = self.acknowledged.union(&waiting);
+            let old = self.nodes[source].persisted;
+            let left_behind = self.record.forced.as_ref().is_some_and(|forced| old < forced.since);
+            let told = if left_behind { &mut self.left_behind } else { &mut self.acknowledged };
+            *told = told.union(&waiting);
             self.let_through(source);
         }
     }
@@ -506,6 +536,8 @@ impl World {
         let own = server.executed.union(&self.nodes[source].waiting).of_source(server.server_uuid);
         let new: GtidSet = format!("{}:{}", server.server_uuid, own.count() + 1).parse().unwrap();
         self.nodes[source].waiting = self.nodes[source].waiting.union(&new);
+        // The same number may be given twice, by an instance that was rebuilt.
+        self.left_behind = self.left_behind.subtract(&new);
         let ackers = (0..self.nodes.len())
             .filter(|node| self.follows(*node, source) && self.nodes[*node].server.semi_sync_replica);
         for acker in ackers.take(needed).collect::<Vec<_>>() {
@@ -522,7 +554,8 @@ impl World {
             offline: false,
             paused: false,
             wanted_primary: self.wanted_primary,
-            rebuild: None,
+            rebuild: self.rebuild,
+            force: self.force,
             durability: Durability::Strict,
             record: self.record.clone(),
             opened: self.opened,
@@ -544,12 +577,19 @@ impl World {
         let decision = decide(&view);
         let dies = self.dies.take();
         self.follow_wish(&decision, dies);
+        self.follow_choices(&decision);
         if dies == Some(Point::BeforeRecord) {
             return self.happen(Event::Takeover);
         }
         if let Some(record) = decision.record.clone() {
             assert!(record.term > self.record.term, "a term fell");
-            if record.promotion_point.is_some() && record.primary != self.record.primary && !self.volumes_lost
+            if record.forced != self.record.forced {
+                let lost = self.acknowledged.subtract(record.promotion_point.as_ref().unwrap());
+                self.acknowledged = self.acknowledged.subtract(&lost);
+                self.left_behind = self.left_behind.union(&lost);
+            } else if record.promotion_point.is_some()
+                && record.primary != self.record.primary
+                && !self.volumes_lost
             {
                 let promoted = self.nodes[record.primary.unwrap().0 as usize].server.held();
                 assert!(promoted.contains(&self.acknowledged), "an acknowledged transaction is not promoted");
@@ -580,12 +620,29 @@ impl World {
         if over && dies.is_none() {
             self.wanted_primary = None;
         }
+        if matches!(decision.forcing, Some(Forcing::Done(_) | Forcing::Refused(_))) && dies.is_none() {
+            self.force = None;
+        }
+        if matches!(decision.rebuilding, Some(Rebuilding::Done | Rebuilding::Refused(_))) && dies.is_none() {
+            self.rebuild = None;
+        }
         if let Some(instance) = decision.replace {
             self.replace(instance);
         }
         self.last = Some(decision);
         if dies.is_some() {
             self.happen(Event::Takeover);
+        }
+    }
+
+    /// What the shard writes down of the other requests before it writes the record or gives the orders.
+    fn follow_choices(&mut self, decision: &Decision) {
+        if let (Some(Forcing::UnderWay { begun }), Some(force)) = (&decision.forcing, &mut self.force) {
+            assert!(force.begun.is_none_or(|before| before >= *begun), "a takeover was begun twice");
+            force.begun = Some(*begun);
+        }
+        if let (Some(Rebuilding::UnderWay), Some(rebuild)) = (&decision.rebuilding, &mut self.rebuild) {
+            rebuild.begun = true;
         }
     }
 
@@ -661,7 +718,12 @@ impl World {
                 if expendable.contains(&node.server.held()) {
                     let donor_has = self.nodes[donor.0 as usize].server.executed.clone();
                     let kept = self.nodes[instance].server.held().subtract(archive);
-                    assert!(archive.intersect(&self.acknowledged).is_empty(), "acknowledged and archived");
+                    let acknowledged = self.acknowledged.union(&self.left_behind);
+                    let given_up = self.rebuild.is_some_and(|chosen| chosen.instance == order.instance);
+                    let lost = archive.intersect(&acknowledged);
+                    assert!(lost.is_empty() || given_up, "acknowledged and archived: {lost}");
+                    let logged = &self.nodes[instance].server.executed;
+                    assert!(logged.contains(&lost), "given up and in no binary log: {lost}");
                     assert!(donor_has.contains(&kept), "a copy would lose data");
                     self.nodes[instance].server.semi_sync_replica = false;
                     self.nodes[instance].server.replication = None;

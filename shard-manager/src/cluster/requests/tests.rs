@@ -170,6 +170,7 @@ fn each_request_is_answered_by_itself() {
         paused: false,
         wanted_primary: both.wish,
         rebuild: both.rebuild,
+        force: both.force,
         durability: fleet_topology::Durability::Strict,
         record: fleet_topology::TermRecord::NONE,
         opened: Term::NONE,
@@ -212,4 +213,91 @@ async fn what_is_given_up_is_written_down_once_and_guarded() {
     let again =
         tokio::time::timeout(Duration::from_secs(5), take_up_rebuild(&applier, after.clone(), chosen));
     assert_eq!(again.await.unwrap().unwrap(), after);
+}
+
+#[test]
+fn a_primary_is_forced_only_by_a_pod_with_the_words_that_accept_the_loss() {
+    let read = |value| parse_force("orders", value);
+    let chosen = InstanceId(1);
+    assert_eq!(read("orders-1 accept-data-loss"), Ok(Force { instance: chosen, begun: None }));
+    let begun = Some(Term(7));
+    assert_eq!(read("orders-1 accept-data-loss in term 7"), Ok(Force { instance: chosen, begun }));
+    assert_eq!(parse_force("orders", &force("orders-1")), Ok(Force { instance: chosen, begun: None }));
+    let unaccepted = read("orders-1").unwrap_err();
+    assert!(unaccepted.contains("make it \"orders-1 accept-data-loss\""), "{unaccepted}");
+    for value in [
+        "",
+        "any",
+        "orders",
+        "any accept-data-loss",
+        "invoices-1 accept-data-loss",
+        "orders-1 in term 7",
+        "orders-1 accept-data-loss in term x",
+        "orders-1 accept-data-loss accept-data-loss",
+    ] {
+        let refusal = read(value).unwrap_err();
+        assert!(
+            refusal.contains("mysqlfleet.io/force-primary")
+                && refusal.contains("orders-1, and accept-data-loss"),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn a_forced_takeover_is_answered_once_it_is_over_with_what_is_said_of_it() {
+    let force = Force { instance: InstanceId(2), begun: Some(Term(7)) };
+    for goes_on in [Forcing::Waits, Forcing::UnderWay { begun: Term(7) }] {
+        assert_eq!(answer_force("orders", force, &goes_on), None);
+    }
+    let said = || "instance 2 takes writes".to_owned();
+    let done = answer_force("orders", force, &Forcing::Done(said())).unwrap();
+    assert_eq!((done.reason(), done.asked.as_str()), ("ForcePrimaryDone", "orders-2"));
+    assert_eq!(done.message, "orders-2 takes writes");
+    let refused = answer_force("orders", force, &Forcing::Refused(said())).unwrap();
+    assert_eq!((refused.reason(), refused.asked.as_str()), ("ForcePrimaryRefused", "orders-2"));
+}
+
+#[test]
+fn what_is_asked_of_force_gets_to_the_decision_and_back() {
+    let mut asked = cluster("any", "7");
+    let annotations = asked.annotations_mut();
+    annotations.remove(names::ANNOTATION_SWITCHOVER);
+    annotations.insert(names::ANNOTATION_FORCE_PRIMARY.to_owned(), force("orders-1"));
+    let seen = requests(&asked);
+    assert_eq!(seen.force, Some(Force { instance: InstanceId(1), begun: None }));
+    let unseen =
+        |_: &str| crate::agents::Sighting { facts: None, unknown_for: Duration::ZERO, problem: None };
+    let children = crate::cluster::dereference::Children::default();
+    let observed = crate::cluster::observe::observe(&asked, &children, unseen, Vec::new(), &seen).unwrap();
+    let answers = seen.answers("orders", &fleet_topology::decide(&observed.view));
+    let told: Vec<_> = answers.iter().map(|answer| (answer.reason(), answer.message.as_str())).collect();
+    assert!(
+        matches!(told.as_slice(), [("ForcePrimaryRefused", why)] if why.contains("Bootstrapping")),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_takeover_that_begins_is_written_down_once_and_guarded() {
+    let (applier, mut server) = applier();
+    let (chosen, begun) = (InstanceId(2), Term(7));
+    let value = "orders-2 accept-data-loss in term 7";
+    let mut after = cluster("any", "8");
+    after.annotations_mut().insert(names::ANNOTATION_FORCE_PRIMARY.to_owned(), value.to_owned());
+    let answer = serde_json::to_value(&after).unwrap();
+    let (taken_up, (_, body)) = tokio::join!(
+        take_up_force(&applier, cluster("any", "7"), chosen, begun),
+        serve(&mut server, 200, &answer)
+    );
+    assert_eq!(taken_up.unwrap(), after);
+    assert_eq!(
+        body,
+        json!({"metadata": {
+            "resourceVersion": "7", "annotations": {"mysqlfleet.io/force-primary": value},
+        }})
+    );
+    // Nothing is sent: nobody would answer.
+    let again = take_up_force(&applier, after.clone(), chosen, begun);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(5), again).await.unwrap().unwrap(), after);
 }
