@@ -18,7 +18,7 @@ mod world;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fleet_topology::{Action, Order, Stage, State};
+use fleet_topology::{Action, Order, Stage, State, TermRecord};
 use stateright::{Checker, Model, Property};
 
 use crate::world::{Event, World};
@@ -49,6 +49,7 @@ struct Seen {
     fencing: bool,
     taken_over: bool,
     archived: bool,
+    forced: bool,
 }
 
 impl Moment {
@@ -119,8 +120,21 @@ impl Failover {
             let instances = instances.filter(move |event| round > 3 || !matches!(event, Event::Start(_)));
             instances.chain([Event::Act(u8::MAX)])
         });
+        let events = events.iter().copied().chain(rounds);
+        self.moments(healthy, events)
+    }
+
+    /// The moments of a takeover that is forced, with the old primary and an acker cut off together.
+    fn forced(&self, healthy: &Moment) -> Vec<Moment> {
+        let lost = [Event::Cut(0, 1), Event::Cut(1, 1), Event::Write, Event::Force(2)];
+        let rounds = (0..4).flat_map(|_| (0..INSTANCES).map(Event::Hear).chain([Event::Act(u8::MAX)]));
+        self.moments(healthy, lost.into_iter().chain(rounds))
+    }
+
+    /// The moments of what follows from exactly these events.
+    fn moments(&self, healthy: &Moment, events: impl Iterator<Item = Event>) -> Vec<Moment> {
         let mut moments = vec![healthy.clone()];
-        for event in events.iter().copied().chain(rounds) {
+        for event in events {
             let before = Moment { faults: u8::MAX, ..moments[moments.len() - 1].clone() };
             if let Some(after) = self.next_state(&before, Step::Happens(event)) {
                 assert_eq!(after.broken, None);
@@ -135,8 +149,8 @@ impl Model for Failover {
     type State = Moment;
     type Action = Step;
 
-    /// Every moment of a failover and of a handover in which nothing else goes wrong, so that faults meet each
-    /// of their steps.
+    /// Every moment of a failover, of a handover and of a forced takeover in which nothing else goes wrong, so that
+    /// faults meet each of their steps.
     fn init_states(&self) -> Vec<Moment> {
         let mut world = World::new(INSTANCES);
         assert!(world.settle(ROUNDS));
@@ -144,6 +158,7 @@ impl Model for Failover {
         let failover = [Event::Cut(0, 1), Event::Write, Event::Crash(0)];
         let mut moments = self.script(&healthy, &failover);
         moments.extend(self.script(&healthy, &[Event::WantAnother]));
+        moments.extend(self.forced(&healthy));
         moments
     }
 
@@ -194,6 +209,7 @@ impl Model for Failover {
                 .orders
                 .iter()
                 .any(|order| matches!(&order.action, Action::Clone { archive, .. } if !archive.is_empty())),
+            forced: decision.record.as_ref().is_some_and(TermRecord::is_forced),
         });
         let faults = before.faults - u8::from(step.is_fault());
         let after = Moment::new(world, faults, late, seen, broken);
@@ -211,6 +227,7 @@ impl Model for Failover {
             Property::sometimes("a lost primary is deposed", |_, state: &Moment| state.seen.fencing),
             Property::sometimes("another takes over", |_, state: &Moment| state.seen.taken_over),
             Property::sometimes("a failover is blocked", |_, state: &Moment| state.seen.blocked),
+            Property::sometimes("a takeover is forced", |_, state: &Moment| state.seen.forced),
             Property::sometimes("a tail is archived", |_, state: &Moment| state.seen.archived),
         ]
     }
