@@ -26,9 +26,24 @@ mutants! {
         "primary.stops_closed()" => "false";
 
     /// A single instance is never replaced.
-    a_single_instance_is_replaced in "decide/loss.rs":
-        "Judgement { state: State::FailoverBlocked, message, record: None }"
-        => "Judgement { state: State::PrimaryLost, message, record: Some(survey.record().next(Stage::Fencing)) }";
+    a_single_instance_is_replaced in "decide/failover.rs":
+        r#"Some("it alone holds all that was committed, and is waited for".to_owned())"# => "None::<String>";
+
+    /// A primary that its ackers do not get in to is replaced only after some time.
+    ackers_that_have_just_begun_to_connect_are_locked_out in "decide/loss.rs":
+        "connecting_for_ms.is_some_and(|for_ms| for_ms >= UNREACHED_AFTER_MS)" => "connecting_for_ms.is_some()";
+
+    /// It is replaced only if no commit can be acknowledged.
+    one_acker_that_is_locked_out_is_enough in "decide/loss.rs":
+        "u32::try_from(in_vain.len()).unwrap_or(u32::MAX) < quorum.revocations_needed()" => "in_vain.is_empty()";
+
+    /// One in whose place nobody can be proved to hold everything is not deposed.
+    a_primary_is_deposed_by_ackers_that_are_not_faithful in "decide/loss.rs":
+        "Proof::of(survey, &in_vain).missing().is_none()" => "true";
+
+    /// What an acker gets in to is not ended.
+    a_primary_is_ended_though_commits_are_acknowledged in "decide/reign.rs":
+        "primary.is_open() && !acknowledging(survey, primary, server).enough" => "primary.is_open()";
 
     /// A primary is deposed only once R faithful ackers answer.
     a_primary_is_deposed_without_proof in "decide/loss.rs":

@@ -28,6 +28,7 @@ macro_rules! mutants {
 
 mod choosing;
 mod copy;
+mod forcing;
 mod gtid_algebra;
 mod handing_over;
 mod joining;
@@ -56,8 +57,9 @@ struct Mutant {
 }
 
 /// Those of all modules.
-const MUTANTS: [&[Mutant]; 11] = [
+const MUTANTS: [&[Mutant]; 12] = [
     choosing::ALL,
+    forcing::ALL,
     gtid_algebra::ALL,
     handing_over::ALL,
     joining::ALL,

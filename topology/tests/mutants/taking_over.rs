@@ -8,7 +8,7 @@ mutants! {
     /// Nobody takes over before a term is on record in which the ackers are revoked.
     the_record_of_the_fencing_is_skipped in "decide/loss.rs":
         "Some(survey.record().next(Stage::Fencing))" => "others.first().and_then(|other| {
-            Some(survey.record().taken_over(other.id, other.server()?.held(), false))
+            Some(survey.record().taken_over(other.id, other.server()?.held(), crate::observe::Takeover::Proved))
         })";
 
     /// R ackers are revoked before another primary is chosen.
@@ -59,11 +59,18 @@ mutants! {
 
     /// Errant transactions are no reason to choose an acker.
     errant_transactions_are_chosen in "decide/failover.rs":
-        "errant.union(&tail(survey.record(), deposed, server))" => "tail(survey.record(), deposed, server)";
+        "errant.union(&tail(record, deposed, server)).union(&left_behind(survey, member))"
+        => "tail(record, deposed, server).union(&left_behind(survey, member))";
 
     /// The tail of an earlier primary is no reason to choose an acker.
     a_tail_is_chosen in "decide/failover.rs":
-        "errant.union(&tail(survey.record(), deposed, server))" => "errant";
+        "errant.union(&tail(record, deposed, server)).union(&left_behind(survey, member))"
+        => "errant.union(&left_behind(survey, member))";
+
+    /// What a forced takeover has left behind is no reason to choose an acker.
+    what_was_left_behind_is_chosen in "decide/failover.rs":
+        "errant.union(&tail(record, deposed, server)).union(&left_behind(survey, member))"
+        => "errant.union(&tail(record, deposed, server))";
 
     /// An errant acker neither takes over nor gives anything away.
     an_errant_acker_takes_over in "decide/failover.rs":
@@ -111,22 +118,22 @@ mutants! {
 
     /// What a primary takes over with is on record.
     the_promotion_point_is_not_recorded in "decide/failover.rs":
-        "survey.record().taken_over(candidate.id, held, false)"
-        => "TermRecord { promotion_point: None, ..survey.record().taken_over(candidate.id, held, false) }";
+        "survey.record().taken_over(candidate.id, held, Takeover::Proved)"
+        => "TermRecord { promotion_point: None, ..survey.record().taken_over(candidate.id, held, Takeover::Proved) }";
 
     /// Another primary begins another reign.
     a_reign_goes_on_with_another_primary in "decide/failover.rs":
-        "survey.record().taken_over(candidate.id, held, false)"
+        "survey.record().taken_over(candidate.id, held, Takeover::Proved)"
         => "TermRecord {
             primary_since: survey.record().primary_since,
-            ..survey.record().taken_over(candidate.id, held, false)
+            ..survey.record().taken_over(candidate.id, held, Takeover::Proved)
         }";
 
     /// Another primary has to prove its quorum anew.
     another_primary_is_proved_by_the_one_before in "decide/failover.rs":
-        "survey.record().taken_over(candidate.id, held, false)"
+        "survey.record().taken_over(candidate.id, held, Takeover::Proved)"
         => "TermRecord {
             quorum_since: survey.record().quorum_since,
-            ..survey.record().taken_over(candidate.id, held, false)
+            ..survey.record().taken_over(candidate.id, held, Takeover::Proved)
         }";
 }
