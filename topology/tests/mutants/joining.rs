@@ -53,6 +53,10 @@ mutants! {
     an_instance_that_is_ending_is_ordered in "decide/survey.rs":
         "facts.process == ProcessState::Running" => "true";
 
+    /// An instance whose pod is being deleted gets no order that would have to be undone.
+    an_instance_whose_pod_goes_is_ordered in "decide/survey.rs":
+        "self.pod != PodState::Terminating && self.copying().is_none()" => "self.copying().is_none()";
+
     /// A mysqld that misses a look is not ended for that.
     a_mysqld_that_misses_a_look_is_ended in "decide/followers.rs":
         "for_ms >= HANGS_AFTER_MS" => "true";

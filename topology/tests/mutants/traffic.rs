@@ -23,11 +23,13 @@ mutants! {
 
     /// Reads go to instances in sync.
     an_errant_instance_gets_reads in "decide/traffic.rs":
-        "follower.standing == Standing::InSync" => "true";
+        "follower.standing == Standing::InSync && follower.member.pod == PodState::Running"
+        => "follower.member.pod == PodState::Running";
 
-    /// An instance whose pod goes gets no reads, and no order.
-    a_pod_that_goes_gets_reads in "decide/survey.rs":
-        "self.pod != PodState::Terminating && self.copying().is_none()" => "self.copying().is_none()";
+    /// A pod that goes gets no reads.
+    a_pod_that_goes_gets_reads in "decide/traffic.rs":
+        "follower.standing == Standing::InSync && follower.member.pod == PodState::Running"
+        => "matches!(follower.standing, Standing::InSync | Standing::Down)";
 
     /// No instance gets reads while there is no primary to compare it with.
     an_instance_gets_reads_that_nobody_can_compare in "decide/traffic.rs":
