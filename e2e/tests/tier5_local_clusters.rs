@@ -82,7 +82,7 @@ async fn a_network_whose_making_was_interrupted_anywhere_is_completed() {
     // No cluster takes the last index while others are free.
     let plan = Plan { name: "t-network".into(), index: LAST_INDEX, nodes: 2 };
     network::remove(&plan).await.unwrap();
-    for after in (0..).step_by(5).map(Duration::from_millis) {
+    for after in (0..).step_by(500).map(Duration::from_micros) {
         let first = tokio::time::timeout(after, network::ensure(&plan)).await;
         network::ensure(&plan).await.unwrap();
         for node in plan.each_node() {
