@@ -357,15 +357,16 @@ fn told(status: &ProcessStatus) -> ProcessState {
 
 /// Facts without what changes all the time. That a silence or an isolation begins or ends is news.
 fn without_clock(facts: &InstanceFacts) -> InstanceFacts {
+    let begun = |duration: Option<prost_types::Duration>| duration.map(|_| prost_types::Duration::default());
     let mut facts = InstanceFacts {
         observed_at: None,
         disk_free_bytes: 0,
-        silent_for: facts.silent_for.map(|_| prost_types::Duration::default()),
-        isolated_for: facts.isolated_for.map(|_| prost_types::Duration::default()),
+        silent_for: begun(facts.silent_for),
+        isolated_for: begun(facts.isolated_for),
         ..facts.clone()
     };
     if let Some(replication) = facts.server.as_mut().and_then(|server| server.replication.as_mut()) {
-        replication.connecting_for = replication.connecting_for.map(|_| prost_types::Duration::default());
+        replication.connecting_for = begun(replication.connecting_for);
     }
     facts
 }

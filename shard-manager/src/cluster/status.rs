@@ -182,13 +182,12 @@ pub fn deleting(cluster: &MySQLCluster, waits_for: &str, now: Timestamp) -> MySQ
 
 /// The status with another record of the current term, and nothing else changed.
 pub fn with_record(cluster: &MySQLCluster, record: &TermRecord) -> MySQLClusterStatus {
-    let signed = |term: u64| i64::try_from(term).unwrap_or(i64::MAX);
     let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     MySQLClusterStatus {
-        term: signed(record.term.0),
+        term: signed(record.term),
         primary: record.primary.map(|id| names::pod(&cluster.name_any(), id.0)),
-        primary_since: signed(record.primary_since.0),
-        quorum_since: signed(record.quorum_since.0),
+        primary_since: signed(record.primary_since),
+        quorum_since: signed(record.quorum_since),
         stage: Some(match record.stage {
             Stage::Reign => TermStage::Reign,
             Stage::Fencing => TermStage::Fencing,
@@ -209,13 +208,17 @@ pub fn with_record(cluster: &MySQLCluster, record: &TermRecord) -> MySQLClusterS
 
 fn forced(forced: &Forced) -> ForcedTakeover {
     let Forced { since, point } = forced;
-    ForcedTakeover { term: i64::try_from(since.0).unwrap_or(i64::MAX), point: point.to_string() }
+    ForcedTakeover { term: signed(*since), point: point.to_string() }
+}
+
+fn signed(term: Term) -> i64 {
+    i64::try_from(term.0).unwrap_or(i64::MAX)
 }
 
 /// The status that remembers which reign was opened, and nothing else changed; `None` where it does already.
 pub fn with_opened(cluster: &MySQLCluster, opened: Term) -> Option<MySQLClusterStatus> {
     let before = cluster.status.clone().unwrap_or_default();
-    let opened_since = i64::try_from(opened.0).unwrap_or(i64::MAX);
+    let opened_since = signed(opened);
     (before.opened_since != opened_since).then_some(MySQLClusterStatus { opened_since, ..before })
 }
 

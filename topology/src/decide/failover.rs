@@ -215,7 +215,7 @@ fn blocked(
         let decision = answer(survey, deposed, revoked, State::FailoverBlocked, message, None, orders);
         return Decision { forcing, ..decision };
     };
-    let message = format!("{message}; {} takes over all the same, as a person chose", chosen.id);
+    let message = force::takes_over(&message, chosen.id);
     let untold = untold(survey, deposed, revoked);
     let decision = if untold.is_empty() {
         let record = survey.record().taken_over(chosen.id, server.held(), Takeover::Forced);

@@ -84,6 +84,11 @@ pub(super) fn choice<'a>(survey: &Survey<'a>, lost: Member<'a>) -> Option<Choice
     })
 }
 
+/// Said of a failover that is blocked, which `message` says, and goes on with the chosen instance.
+pub(super) fn takes_over(message: &str, chosen: InstanceId) -> String {
+    format!("{message}; {chosen} takes over all the same, as a person chose")
+}
+
 /// Whether nothing is begun or gone on with, whatever people ask for.
 const fn is_left_alone(survey: &Survey<'_>) -> bool {
     survey.view.offline || survey.view.paused

@@ -88,7 +88,7 @@ pub(super) fn replace(survey: &Survey<'_>, primary: Member<'_>, lost: &str) -> J
     let message = format!("{lost}; {missing}");
     match choice {
         Some(Choice::Stands { chosen, .. }) => {
-            let message = format!("{message}; {} takes over all the same, as a person chose", chosen.id);
+            let message = force::takes_over(&message, chosen.id);
             Judgement { state: State::PrimaryLost, message, record: fencing, forcing }
         }
         None | Some(Choice::Waits { .. } | Choice::Refused(_)) => {

@@ -34,7 +34,7 @@ pub(super) fn decide(survey: &Survey<'_>, primary: InstanceId) -> Decision {
         followers,
     };
     let blocked = primary.is_open() && !acknowledging(survey, primary, server).enough;
-    match loss::unreached(survey, primary).filter(|_| blocked) {
+    match blocked.then(|| loss::unreached(survey, primary)).flatten() {
         Some(Unreached::Replaced(judgement)) => return reign.replaced(judgement, orders),
         Some(Unreached::StartedAnew(message)) => {
             return reign.decision(State::WritesBlocked, message, vec![(primary.id, Action::Fence)]);
