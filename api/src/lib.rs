@@ -3,6 +3,7 @@
 //! What the API server can check by itself is in the schema of the resource (limits, patterns, CEL
 //! rules); what it can't is checked by the shard and reported as a condition.
 
+pub mod fields;
 pub mod names;
 pub mod reserved;
 pub mod v1;
@@ -12,7 +13,7 @@ use kube::CustomResourceExt;
 
 /// All CustomResourceDefinitions of the project, in the order in which they are installed.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![v1::MySQLCluster::crd()]
+    vec![v1::MySQLCluster::crd(), v1::MemberCluster::crd(), v1::MySQLClusterFederated::crd()]
 }
 
 #[cfg(test)]

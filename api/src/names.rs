@@ -6,8 +6,12 @@ use std::fmt;
 pub const GROUP: &str = "mysqlfleet.io";
 /// Field manager of everything the fleet applies, and the value of the managed-by label.
 pub const MANAGER: &str = "mysql-fleet";
+/// Field manager of what a member's shard applies for its hub. It declares the hub's fields of a spec, and nothing else.
+pub const FEDERATION_MANAGER: &str = "mysqlfleet.io/federation";
 /// Finalizer of a MySQLCluster: added before its first child, removed last.
 pub const FINALIZER: &str = "mysqlfleet.io/cluster";
+/// Finalizer of a MySQLClusterFederated: added before anything is sent, removed once no member has to delete anything.
+pub const FINALIZER_FEDERATED: &str = "mysqlfleet.io/federated";
 /// Label that says who makes and keeps an object.
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label that names the cluster an object belongs to.
@@ -16,12 +20,17 @@ pub const LABEL_CLUSTER: &str = "mysqlfleet.io/cluster";
 pub const LABEL_ROLE: &str = "mysqlfleet.io/role";
 /// Annotation that holds the UID of the MySQLCluster a volume claim was made for.
 pub const ANNOTATION_CLUSTER_UID: &str = "mysqlfleet.io/cluster-uid";
+/// Annotation of a MySQLCluster in a member that holds the UID of the hub's MySQLClusterFederated it was made for.
+pub const ANNOTATION_FEDERATED_UID: &str = "mysqlfleet.io/federated-uid";
 /// Annotation of a MySQLCluster that asks for another primary: a pod of the cluster, or `any`. The shard takes it
 /// off once that is done or refused.
 pub const ANNOTATION_SWITCHOVER: &str = "mysqlfleet.io/switchover";
 /// Annotation of a MySQLCluster that gives up what a pod of it holds and the primary does not: its data are replaced
 /// by a copy. The shard takes it off once that is done or refused.
 pub const ANNOTATION_REBUILD: &str = "mysqlfleet.io/rebuild";
+/// Annotation of a MySQLCluster that keeps what a pod of it holds and the primary does not: the pod, and those
+/// transactions. The shard takes it off once that is done or refused.
+pub const ANNOTATION_RELEASE: &str = "mysqlfleet.io/release";
 /// Annotation of a MySQLCluster that makes a pod of it the primary though the failover is blocked: the pod, and that the
 /// loss of data is accepted. The shard takes it off once that is done or refused.
 pub const ANNOTATION_FORCE_PRIMARY: &str = "mysqlfleet.io/force-primary";
@@ -43,6 +52,15 @@ pub const PORT_SHARD_METRICS: u16 = 8080;
 
 /// Name of a shard's Deployment, ServiceAccount, Role, RoleBinding and Service.
 pub const SHARD: &str = "shard-manager";
+
+/// Name of a hub's Deployment, ServiceAccount, Lease and Service.
+pub const FEDERATION: &str = "federation-controller";
+/// Name of the Secret with the certificate authority of a hub.
+pub const HUB_CA_SECRET: &str = "mysql-fleet-hub-ca";
+/// Name of the Secret with the server certificate of a hub.
+pub const HUB_TLS_SECRET: &str = "mysql-fleet-hub-tls";
+/// Name of the Secret with the client certificate for people who look at a hub.
+pub const HUB_VIEWER_SECRET: &str = "mysql-fleet-hub-viewer";
 
 /// The MySQL accounts that a cluster gives to people and programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,6 +104,11 @@ impl fmt::Display for UserRole {
 /// Name of the headless Service that gives each instance its DNS name.
 pub fn instances_service(cluster: &str) -> String {
     format!("{cluster}-instances")
+}
+
+/// Name of the ControllerRevision that keeps a template which has worked, by its mark.
+pub fn template_revision(cluster: &str, mark: &str) -> String {
+    format!("{cluster}-template-{mark}")
 }
 
 /// Name of the Service, and of the EndpointSlice, that lead to the primary.

@@ -14,6 +14,9 @@ use crate::kubernetes;
 use crate::progress::Progress;
 use crate::tools::{self, Tools};
 
+/// Name of the file with audit events.
+const AUDIT_LOG: &str = "audit.log";
+
 /// A running etcd and API server, killed and removed when this is dropped.
 pub struct ApiServer {
     folder: tempfile::TempDir,
@@ -29,6 +32,15 @@ struct Guard {
 
 /// Starts etcd and an API server on free ports of 127.0.0.1. Needs no root, only Go for the first build.
 pub async fn start() -> Result<ApiServer> {
+    start_with(None).await
+}
+
+/// The same with an audit policy (YAML): see [`ApiServer::audited`].
+pub async fn start_audited(policy: &str) -> Result<ApiServer> {
+    start_with(Some(policy)).await
+}
+
+async fn start_with(audit_policy: Option<&str>) -> Result<ApiServer> {
     let tools = Tools::of(&tools::API_SERVER, &Progress::default()).await?;
     let folder = tempfile::Builder::new().prefix("apiserver-").tempdir()?;
     let home = folder.path().to_owned();
@@ -49,6 +61,12 @@ pub async fn start() -> Result<ApiServer> {
         // Without its controller no namespace would have the account it asks for.
         "--disable-admission-plugins=ServiceAccount".into(),
     ]);
+    if let Some(policy) = audit_policy {
+        let file = home.join("audit.yaml");
+        std::fs::write(&file, policy).with_context(|| format!("could not write {}", file.display()))?;
+        arguments.push(format!("--audit-policy-file={}", file.display()));
+        arguments.push(format!("--audit-log-path={}", home.join(AUDIT_LOG).display()));
+    }
     let api_server = spawn(&home, "kube-apiserver", tools.path("kube-apiserver")?, arguments)?;
     let url = format!("https://127.0.0.1:{port}");
     let server = ApiServer { folder, etcd, server: api_server };
@@ -68,6 +86,28 @@ impl ApiServer {
     /// The kubeconfig of [`Self::client`], for programs.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
+    }
+
+    /// The audit events so far, each an object of `audit.k8s.io/v1`.
+    pub fn audited(&self) -> Result<Vec<serde_json::Value>> {
+        let file = self.folder.path().join(AUDIT_LOG);
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
+        // The last line may be half written.
+        let complete = text.rsplit_once('\n').map_or("", |(complete, _)| complete);
+        complete.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    }
+
+    /// The kubeconfig of [`Self::kubeconfig`] for another user, who has that user's rights alone.
+    pub fn kubeconfig_as(&self, user: &str) -> Result<PathBuf> {
+        let text = std::fs::read_to_string(self.kubeconfig())?;
+        let mut config: serde_yaml_ng::Value = serde_yaml_ng::from_str(&text)?;
+        let admin = config.get_mut("users").and_then(|users| users.get_mut(0)?.get_mut("user"));
+        let admin = admin.and_then(|admin| admin.as_mapping_mut()).context("the kubeconfig has no user")?;
+        admin.insert("as".into(), user.into());
+        let file = self.folder.path().join(format!("kubeconfig-{}", user.replace(':', "-")));
+        files::write_private(&file, &serde_yaml_ng::to_string(&config)?)?;
+        Ok(file)
     }
 
     /// The output of the API server.

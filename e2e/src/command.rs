@@ -11,6 +11,18 @@ use tokio::process::Command;
 /// Folders that a root shell may lack in its `PATH` but where the programs we need are.
 const SYSTEM_FOLDERS: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"];
 
+/// A process that is killed, and waited for, when this is dropped.
+#[derive(Debug)]
+pub struct Owned(pub std::process::Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
 /// A command with no standard input, killed when its future is dropped.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let program = program.as_ref();

@@ -96,33 +96,41 @@ impl Stage {
         Ok(())
     }
 
-    /// The writes that the API server's audit log has, counted by user, verb and resource, without those to
-    /// Leases, Events and the reviews of access, from the byte `since` on. Returns where its last whole line ends, too.
-    pub fn writes(&self, namespace: &str, since: usize) -> Result<(BTreeMap<String, usize>, usize)> {
+    /// The requests about a namespace that the API server's audit log has from the byte `since` on, without those
+    /// about Leases.
+    pub fn audited(&self, namespace: &str, since: usize) -> Result<Audited> {
         let file = self.cluster.audit_log();
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
         let end = text.rfind('\n').map_or(0, |last| last + 1);
-        let mut counts = BTreeMap::new();
+        let mut audited = Audited { end, ..Audited::default() };
         for line in text.get(since..end).unwrap_or_default().lines() {
             let entry: serde_json::Value =
                 serde_json::from_str(line).context("a line of the audit log is not JSON")?;
             let field =
                 |pointer: &str| entry.pointer(pointer).and_then(|value| value.as_str()).unwrap_or_default();
-            let resource = field("/objectRef/resource");
+            let (verb, resource) = (field("/verb"), field("/objectRef/resource"));
             if field("/objectRef/namespace") == namespace && resource != "leases" {
-                let key = format!(
-                    "{} {} {}/{}",
-                    field("/user/username"),
-                    field("/verb"),
-                    resource,
-                    field("/objectRef/name")
-                );
+                let name = field("/objectRef/name");
+                let key = format!("{} {verb} {resource}/{name}", field("/user/username"));
+                let read = matches!(verb, "get" | "list" | "watch");
+                let counts = if read { &mut audited.reads } else { &mut audited.writes };
                 *counts.entry(key).or_default() += 1;
             }
         }
-        Ok((counts, end))
+        Ok(audited)
     }
+}
+
+/// Requests to the API server, counted by user, verb and object.
+#[derive(Debug, Default)]
+pub struct Audited {
+    /// All that change something.
+    pub writes: BTreeMap<String, usize>,
+    /// Those of pods' accounts that change nothing.
+    pub reads: BTreeMap<String, usize>,
+    /// Where the last whole line of the log ends.
+    pub end: usize,
 }
 
 /// Processes of pods that are stopped until this is dropped.

@@ -56,6 +56,18 @@ pub struct Images {
     pub pull_policy: &'static str,
 }
 
+impl Images {
+    /// The arguments of `kubectl fleet` that print a namespace and its shard with these images.
+    pub fn rendering(&self, namespace: &str) -> Vec<String> {
+        let Self { fleet, mysql, version: _, pull_policy } = self;
+        ["shard", "render", namespace, "--create-namespace", "--image", fleet]
+            .into_iter()
+            .chain(["--mysql-image", mysql, "--image-pull-policy", pull_policy])
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
 /// A namespace with its shard.
 #[derive(Clone)]
 pub struct Tenant {
@@ -78,19 +90,16 @@ impl Tenant {
             let text = serde_yaml_ng::to_string(&crd)?;
             kubernetes::apply(&tenant.client, &text, namespace).await?;
         }
-        let shard = tenant.render(&["--create-namespace"]).await?;
+        let shard = tenant.render().await?;
         kubernetes::apply(&tenant.client, &shard, namespace).await?;
         tenant.wait_for_shard(Duration::from_mins(2)).await?;
         Ok(tenant)
     }
 
     /// What `kubectl fleet shard render` prints for this tenant.
-    pub async fn render(&self, more: &[&str]) -> Result<String> {
+    async fn render(&self) -> Result<String> {
         let mut render = command::command(&self.plugin);
-        render
-            .args(["shard", "render", &self.namespace, "--image", &self.images.fleet])
-            .args(["--mysql-image", &self.images.mysql, "--image-pull-policy", self.images.pull_policy])
-            .args(more);
+        render.args(self.images.rendering(&self.namespace));
         command::finish(&mut render).await
     }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 /// Asks `probe` every `interval` until it returns a value; fails after `limit` with the last reason it gave.
 ///
@@ -34,6 +34,19 @@ where
         }
         tokio::time::sleep(interval).await;
     }
+}
+
+/// Asks `probe` every 20 ms until it finds something; fails after `limit`.
+pub async fn found<T>(what: &str, limit: Duration, mut probe: impl AsyncFnMut() -> Option<T>) -> Result<T> {
+    let found = tokio::time::timeout(limit, async {
+        loop {
+            if let Some(found) = probe().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    found.await.map_err(|_| anyhow!("not within {limit:?}: {what}"))
 }
 
 /// The last lines of a log, headed by its path: what a failed step shows.

@@ -11,21 +11,21 @@
 )]
 
 use std::{
-    future::Future,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
 use e2e::{
     apiserver::{self, ApiServer},
-    paths,
+    command::Owned,
+    paths, wait,
 };
 use fleet_api::{
     names,
     v1::{ConditionType, MySQLCluster, Phase, RequestOutcome},
 };
 use k8s_openapi::api::{
-    apps::v1::StatefulSet,
+    apps::v1::{ControllerRevision, StatefulSet},
     coordination::v1::Lease,
     core::v1::{ConfigMap, Event, Secret, Service},
     discovery::v1::EndpointSlice,
@@ -45,7 +45,7 @@ const NAMESPACE: &str = "default";
 
 /// A shard manager, ended with the test.
 struct Shard {
-    process: Child,
+    process: Owned,
     metrics: String,
 }
 
@@ -56,14 +56,6 @@ impl Shard {
         until("the tenant's Secrets", || async { secrets.get_opt("shard-default-client").await.unwrap() })
             .await;
         self
-    }
-}
-
-impl Drop for Shard {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ended = self.process.kill();
-        let _reaped = self.process.wait();
     }
 }
 
@@ -78,7 +70,7 @@ fn shard(server: &ApiServer, pod: &str) -> Shard {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    Shard { process, metrics }
+    Shard { process: Owned(process), metrics }
 }
 
 fn free_addresses<const N: usize>() -> [String; N] {
@@ -88,22 +80,14 @@ fn free_addresses<const N: usize>() -> [String; N] {
 
 /// Ends a shard with a signal that lets it give the Lease back.
 fn end(mut shard: Shard) {
-    let pid = nix::unistd::Pid::from_raw(shard.process.id().try_into().unwrap());
+    let pid = nix::unistd::Pid::from_raw(shard.process.0.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    assert_eq!(shard.process.wait().unwrap().code(), Some(0));
+    assert_eq!(shard.process.0.wait().unwrap().code(), Some(0));
 }
 
 /// Waits until the check gives something.
-async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl FnMut() -> F) -> T {
-    let found = timeout(LIMIT, async {
-        loop {
-            if let Some(found) = check().await {
-                return found;
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-    });
-    found.await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
+async fn until<T>(what: &str, check: impl AsyncFnMut() -> Option<T>) -> T {
+    wait::found(what, LIMIT, check).await.unwrap()
 }
 
 async fn install_crds(client: &Client) {
@@ -312,6 +296,86 @@ async fn a_change_of_the_spec_reaches_the_children_and_a_deletion_ends() {
 
     world.deleted().await;
     assert!(world.api::<StatefulSet>().get_opt("orders").await.unwrap().is_none());
+}
+
+/// What was given up is in the status, and what to go back to is a revision: whoever leads builds from that one, until
+/// the spec is another one.
+#[tokio::test]
+async fn what_was_given_up_is_not_built_until_the_spec_is_another_one() {
+    let world = World::new().await;
+    let _shard = shard(&world.server, "shard-a");
+    world.created().await;
+    let (clusters, sets, maps) =
+        (world.api::<MySQLCluster>(), world.api::<StatefulSet>(), world.api::<ConfigMap>());
+    let mark = || async {
+        let template = sets.get("orders").await.unwrap().spec.template.metadata.unwrap();
+        template.annotations.unwrap()["mysqlfleet.io/spec-hash"].clone()
+    };
+    let wants = async |connections: &str| {
+        let patch = Patch::Merge(json!({ "spec": { "mysqld": { "max_connections": connections } } }));
+        clusters.patch("orders", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let has = async |keys: &str| {
+        until("the my.cnf has what it has to", || async {
+            let text = maps.get("orders-config").await.unwrap().data.unwrap()["my.cnf"].clone();
+            (text == format!("[mysqld]\n{keys}")).then_some(())
+        })
+        .await;
+    };
+    let good = mark().await;
+    let made = clusters.get("orders").await.unwrap();
+    let revision = json!({
+        "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1,
+        "metadata": {
+            "name": names::template_revision("orders", &good),
+            "labels": { names::LABEL_MANAGED_BY: names::MANAGER, names::LABEL_CLUSTER: "orders" },
+            "ownerReferences": [{
+                "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "name": "orders", "uid": made.uid().unwrap(),
+                "controller": true
+            }]
+        },
+        "data": {
+            "version": made.spec.version, "image": made.spec.image, "resources": made.spec.resources,
+            "mysqld": made.spec.mysqld, "durability": made.spec.durability
+        }
+    });
+    let revision = serde_json::from_value(revision).unwrap();
+    world.api::<ControllerRevision>().create(&PostParams::default(), &revision).await.unwrap();
+
+    wants("300").await;
+    has("max_connections = 300\n").await;
+    let bad = until("the StatefulSet has another template", || async {
+        Some(mark().await).filter(|mark| *mark != good)
+    })
+    .await;
+    let given_up = json!({
+        "template": bad, "progressDeadline": "10m", "instance": "orders-2", "reason": "it does not start",
+        "since": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:10:00Z",
+        "fields": ["spec.mysqld.max_connections"], "restored": good
+    });
+    let rollout = json!({ "state": "RollingBack", "template": good, "proved": [], "waitsFor": null, "givenUp": given_up });
+    let patch = Patch::Merge(json!({ "status": { "rollout": rollout } }));
+    clusters.patch_status("orders", &PatchParams::default(), &patch).await.unwrap();
+    has("max_connections = 200\n").await;
+    until("the StatefulSet has the template that has worked", || async {
+        (mark().await == good).then_some(())
+    })
+    .await;
+    until("the condition says so", || async {
+        let status = clusters.get("orders").await.unwrap().status?;
+        let condition = status.conditions.into_iter().find(|one| one.type_ == ConditionType::RolledBack)?;
+        (condition.status == "True" && condition.message.contains("spec.mysqld.max_connections"))
+            .then_some(())
+    })
+    .await;
+
+    wants("100").await;
+    has("max_connections = 100\n").await;
+    until("nothing is given up any more", || async {
+        let status = clusters.get("orders").await.unwrap().status?;
+        status.rollout.is_none_or(|rollout| rollout.given_up.is_none()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -23,9 +23,10 @@ use k8s_openapi::api::{
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{
-    Api, Client, Config, ResourceExt,
+    Api, Client, Config, Resource, ResourceExt,
     api::{ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
+    core::NamespaceResourceScope,
 };
 use kubectl_fleet::render::{RenderOptions, render, to_yaml};
 use serde_json::{Value, json};
@@ -48,7 +49,7 @@ async fn server() -> Server {
     for crd in fleet_api::crds() {
         kubernetes::apply(&admin, &serde_yaml_ng::to_string(&crd).unwrap(), "default").await.unwrap();
     }
-    let options = RenderOptions { create_namespace: true, ..RenderOptions::new(NAMESPACE) };
+    let options = RenderOptions { create_namespace: true, ..RenderOptions::new(NAMESPACE, "x:1") };
     kubernetes::apply(&admin, &to_yaml(&render(&options)).unwrap(), NAMESPACE).await.unwrap();
     let kubeconfig = Kubeconfig::read_from(server.kubeconfig()).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
@@ -62,7 +63,11 @@ impl Server {
     }
 
     /// Applies what is wanted, and asserts that what the API server makes of it is not applied again.
-    async fn settles<K: Object>(&self, writer: &Applier, wanted: Value) {
+    async fn settles<K: Object + Resource<Scope = NamespaceResourceScope>>(
+        &self,
+        writer: &Applier,
+        wanted: Value,
+    ) {
         let wanted: K = serde_json::from_value(wanted).unwrap();
         let (kind, name) = (K::kind(&()), wanted.name_any());
         let written = writer.ensure(&wanted, None).await.unwrap();
@@ -146,7 +151,7 @@ async fn objects_that_the_api_server_fills_in_are_written_once() {
 async fn rendered_objects_are_complete() {
     let server = server().await;
     let admin = Applier::new(server.admin.clone(), Gate::always_open());
-    for object in render(&RenderOptions { replicas: 3, ..RenderOptions::new(NAMESPACE) }) {
+    for object in render(&RenderOptions { replicas: 3, ..RenderOptions::new(NAMESPACE, "x:1") }) {
         match object["kind"].as_str().unwrap() {
             "ServiceAccount" => server.settles::<ServiceAccount>(&admin, object).await,
             "Role" => server.settles::<Role>(&admin, object).await,

@@ -434,6 +434,36 @@ async fn an_errant_instance_is_left_alone_until_a_person_has_it_rebuilt() {
     assert!(kept.contains(&uuid), "{kept}");
 }
 
+/// What changes no data need not be given up, and is kept by its name alone.
+#[tokio::test]
+async fn an_errant_instance_is_released_with_what_a_person_names() {
+    let (stage, tenant, before) = healthy().await;
+    let primary = primary_of(&before);
+    let errant = (0..3).map(|ordinal| names::pod(ORDERS, ordinal)).find(|pod| *pod != primary).unwrap();
+    let before = "SELECT @@gtid_executed";
+    let before = query(&tenant, &errant, UserRole::Admin, before).await.unwrap().replace("\\n", "");
+    query(&tenant, &errant, UserRole::Admin, "FLUSH TABLES; FLUSH TABLES").await.unwrap();
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "False", SOON).await.unwrap();
+    let more = format!("SELECT GTID_SUBTRACT(@@gtid_executed, CONCAT('{before},', @@server_uuid, ':1'))");
+    let last = query(&tenant, &errant, UserRole::Admin, &more).await.unwrap();
+    let all = format!("SELECT GTID_SUBTRACT(@@gtid_executed, '{before}')");
+    let all = query(&tenant, &errant, UserRole::Admin, &all).await.unwrap();
+
+    let refusal = release(&stage, &tenant, &errant, &last).await.unwrap_err().to_string();
+    assert!(refusal.contains("also holds transactions that are not named"), "{refusal}");
+    let told = release(&stage, &tenant, &errant, &all).await.unwrap();
+    assert!(told.contains("is in sync, and the cluster counts"), "{told}");
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    for pod in (0..3).map(|ordinal| names::pod(ORDERS, ordinal)) {
+        let holds = format!("SELECT GTID_SUBSET('{all}', @@gtid_executed)");
+        assert_eq!(query(&tenant, &pod, UserRole::Reader, &holds).await.unwrap(), "1", "{pod}");
+    }
+}
+
+async fn release(stage: &Stage, tenant: &Tenant, pod: &str, gtids: &str) -> Result<String> {
+    plugin(stage, tenant, &["instance", "release", ORDERS, pod, "--gtids", gtids, "--timeout", "120s"]).await
+}
+
 async fn rebuild(stage: &Stage, tenant: &Tenant, pod: &str) -> Result<String> {
     plugin(stage, tenant, &["instance", "rebuild", ORDERS, pod, "--timeout", "120s"]).await
 }

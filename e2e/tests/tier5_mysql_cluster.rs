@@ -7,7 +7,7 @@
 )]
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use e2e::scenario::{Stage, Stopped};
@@ -24,8 +24,6 @@ const ORDERS: &str = "orders";
 const LONG: Duration = Duration::from_mins(3);
 const SOON: Duration = Duration::from_secs(30);
 const OFTEN: Duration = Duration::from_millis(100);
-/// Longer than the shard's resync.
-const QUIET: Duration = Duration::from_secs(12);
 
 /// The tenant with a Healthy cluster of three instances, made or found.
 async fn healthy() -> (Stage, Tenant, MySQLCluster) {
@@ -256,25 +254,4 @@ fn leaves(value: &Value) -> Vec<String> {
             leaves(field).into_iter().map(move |rest| format!("/{}{rest}", key.replace('/', "~1")))
         })
         .collect()
-}
-
-#[tokio::test]
-async fn a_cluster_at_rest_causes_no_writes() {
-    let (stage, tenant, _) = healthy().await;
-    // What a test before this one changed has been settled once nothing is written for longer than a resync.
-    let mut last_write = (stage.writes(NAMESPACE, 0).unwrap().1, Instant::now());
-    let quiet = || {
-        std::future::ready(stage.writes(NAMESPACE, last_write.0).and_then(|(writes, end)| {
-            if !writes.is_empty() {
-                last_write = (end, Instant::now());
-            }
-            ensure!(last_write.1.elapsed() > QUIET, "the last writes: {writes:?}");
-            Ok(end)
-        }))
-    };
-    let begin = wait::until("the cluster to come to rest", LONG, OFTEN, quiet).await.unwrap();
-    tokio::time::sleep(Duration::from_mins(5)).await;
-    let (writes, _) = stage.writes(NAMESPACE, begin).unwrap();
-    assert!(writes.is_empty(), "{writes:?}");
-    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", SOON).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! A changed spec reaches running instances one at a time, and a bad one does not reach more than one.
+//! A changed spec reaches running instances one at a time; a bad one does not reach more than one, and is taken back.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,14 +9,17 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e::scenario::Stage;
 use e2e::tenant::Tenant;
 use e2e::wait;
 use e2e::workload::{Verdict, Workload, outage};
 use fleet_api::names::{self, UserRole};
-use fleet_api::v1::ConditionType;
-use kube::ResourceExt;
+use fleet_api::v1::{ConditionType, MySQLCluster, RolloutState, RolloutStatus};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "tenant-r";
@@ -92,7 +95,10 @@ async fn a_changed_spec_reaches_one_instance_after_the_other() {
     let status = cluster.status.unwrap();
     assert!(status.planned && status.primary.as_ref() != Some(&primary), "no handover: {status:?}");
     has_max_connections(&tenant, "123").await;
-    no_other_than_the_first_replica_meets_a_bad_image(&tenant, &status.primary.unwrap(), good).await;
+    let primary = status.primary.unwrap();
+    no_other_than_the_first_replica_meets_a_bad_image(&tenant, &primary, good).await;
+    a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(&tenant, &primary).await;
+    a_corrected_spec_goes_on_by_itself(&tenant).await;
 
     let writes = workload.stop().await.unwrap();
     for pod in before.keys() {
@@ -130,4 +136,75 @@ async fn no_other_than_the_first_replica_meets_a_bad_image(tenant: &Tenant, prim
     assert_eq!(replaced, [&first], "only one pod was touched");
     let status = tenant.clusters().get(ORDERS).await.unwrap().status.unwrap();
     assert_eq!(status.primary.as_deref(), Some(primary));
+}
+
+fn rollout(cluster: &MySQLCluster) -> Option<&RolloutStatus> {
+    cluster.status.as_ref()?.rollout.as_ref()
+}
+
+/// The pod of the shard that leads.
+async fn leader(tenant: &Tenant) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+    let lease = leases.get(&names::shard_lease(NAMESPACE)).await?;
+    let holder = lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty());
+    holder.context("nobody leads")
+}
+
+/// The first replica waits until the deadline, whoever leads, and goes back; no other pod is touched.
+async fn a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(tenant: &Tenant, primary: &str) {
+    let before = uids(tenant).await.unwrap();
+    let first = before.keys().rev().find(|pod| *pod != primary).unwrap().clone();
+    apply(
+        tenant,
+        json!({"mysqld": {"max_connections": "123", "no_such_variable": "1"}, "progressDeadline": "30s"}),
+    )
+    .await;
+    wait::until(format!("{first} to be waited for"), LONG, OFTEN, || async {
+        let cluster = tenant.clusters().get(ORDERS).await?;
+        let waits = rollout(&cluster).and_then(|rollout| rollout.waits_for.clone());
+        let waits = waits.with_context(|| format!("nobody is: {:?}", rollout(&cluster)))?;
+        ensure!(waits.instance == first, "{waits:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let led = leader(tenant).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+    pods.delete(&led, &DeleteParams::default().grace_period(0)).await.unwrap();
+
+    let cluster = tenant.wait_for(ORDERS, ConditionType::RolledBack, "True", LONG).await.unwrap();
+    assert_ne!(leader(tenant).await.unwrap(), led);
+    let given_up = rollout(&cluster).unwrap().given_up.clone().unwrap();
+    assert_eq!(
+        (&given_up.instance, given_up.fields.as_slice()),
+        (&first, &["spec.mysqld.no_such_variable".to_owned()][..])
+    );
+    assert!(given_up.reason.contains("no_such_variable"), "{given_up:?}");
+    wait::until("all pods to be back", LONG, OFTEN, || async {
+        let cluster = tenant.clusters().get(ORDERS).await?;
+        let state = rollout(&cluster).map(|rollout| rollout.state);
+        ensure!(state == Some(RolloutState::RolledBack), "{:?}", rollout(&cluster));
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let cluster = tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    assert_eq!(cluster.status.as_ref().unwrap().primary.as_deref(), Some(primary));
+    let after = uids(tenant).await.unwrap();
+    let replaced: Vec<_> = before.keys().filter(|pod| before[*pod] != after[*pod]).collect();
+    assert_eq!(replaced, [&first], "only one pod was touched");
+    has_max_connections(tenant, "123").await;
+    let shown = tenant.status("table").await.unwrap();
+    assert!(shown.contains("RolledBack") && shown.contains("no_such_variable"), "{shown}");
+}
+
+async fn a_corrected_spec_goes_on_by_itself(tenant: &Tenant) {
+    let before = uids(tenant).await.unwrap();
+    apply(tenant, json!({"mysqld": {"max_connections": "124"}, "progressDeadline": "30s"})).await;
+    order_of_replacement(tenant, &before).await;
+    let cluster = tenant.wait_for(ORDERS, ConditionType::RolledBack, "False", LONG).await.unwrap();
+    let given_up = rollout(&cluster).and_then(|rollout| rollout.given_up.clone());
+    assert_eq!(given_up, None);
+    tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
+    has_max_connections(tenant, "124").await;
 }

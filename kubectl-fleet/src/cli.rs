@@ -10,8 +10,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
 use crate::{
+    federation::{self, FederationError, FederationStatusOptions, Selection},
     force::{self, Consent, ForceError},
-    render::{self, PullPolicy, RenderOptions},
+    member::{self, CertificateOptions, MemberError},
+    render::{self, FederationOptions, PullPolicy, RenderOptions},
     request::{self, RequestError, RequestOptions, What},
     status::{self, Format, ShardOptions, StatusError, StatusOptions},
 };
@@ -43,6 +45,77 @@ enum Command {
     /// the cluster. An instance that comes back with some is left alone until it is rebuilt. Make sure first that no
     /// instance that the shard can't reach goes on running elsewhere.
     ForcePrimary(ForcePrimaryArgs),
+    /// Look at a hub's federation
+    #[command(subcommand)]
+    Federation(Federation),
+    /// Work with the members of a hub's federation
+    #[command(subcommand)]
+    Member(Member),
+}
+
+#[derive(Debug, Subcommand)]
+enum Federation {
+    /// Show what the hub knows of its members and of the federated clusters
+    ///
+    /// A tree: the hub, its federated clusters, and their members, each with the fields in which it is not as wanted,
+    /// who holds them there, and since when nothing was heard of it. The certificate to ask with is in Secret
+    /// mysql-fleet-hub-viewer of the hub's namespace.
+    Status(FederationStatusArgs),
+}
+
+#[derive(Debug, Args)]
+struct FederationStatusArgs {
+    /// Show the MySQLClusterFederated of this name alone
+    #[arg(value_name = "CLUSTER")]
+    cluster: Option<String>,
+    /// Show those of this namespace alone
+    #[arg(long, short, value_name = "NAMESPACE", value_parser = namespace)]
+    namespace: Option<String>,
+    #[command(flatten)]
+    hub: HubArgs,
+    /// Form of the output
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value = "table")]
+    output: OutputArg,
+    /// Print the state again after each change, until interrupted
+    #[arg(long, short)]
+    watch: bool,
+}
+
+/// Which hub is asked.
+#[derive(Debug, Args)]
+struct HubArgs {
+    /// Namespace of the hub's controller
+    #[arg(long, value_name = "NAMESPACE", default_value = "mysql-fleet-hub", value_parser = namespace)]
+    hub_namespace: String,
+    /// Context of the kubeconfig to use, for the hub's cluster
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Path of the kubeconfig [default: $KUBECONFIG, else ~/.kube/config, else the pod's own account]
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Member {
+    /// Issue a certificate for a namespace of a member, and print it as a Secret for `kubectl apply -f -` there
+    ///
+    /// Run it at the hub: the certificate is signed with the hub's authority, which has to be readable for you.
+    Certificate(CertificateArgs),
+}
+
+#[derive(Debug, Args)]
+struct CertificateArgs {
+    /// Name of the MemberCluster
+    #[arg(value_name = "MEMBER", value_parser = member_name)]
+    member: String,
+    /// Namespace of the member that the certificate speaks for
+    #[arg(long, short, value_name = "NAMESPACE", value_parser = namespace)]
+    namespace: String,
+    /// Name of the printed Secret, for the shard's --federation-secret
+    #[arg(long, value_name = "NAME", default_value = "hub", value_parser = secret)]
+    secret: String,
+    #[command(flatten)]
+    hub: HubArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -51,6 +124,11 @@ enum Instance {
     ///
     /// The binary logs with those transactions are kept for 7 days, in fleet/archive on the instance's volume.
     Rebuild(RebuildArgs),
+    /// Keep what an instance holds and the primary does not, and wait until it is in sync
+    ///
+    /// For transactions that change no data, such as those of FLUSH TABLES or ANALYZE TABLE: the primary commits an empty
+    /// one by the name of each. What they did change stays changed on that instance alone.
+    Release(ReleaseArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -65,7 +143,7 @@ struct RenderArgs {
     #[arg(value_name = "NAMESPACE", value_parser = namespace)]
     namespace: String,
     /// Image of mysql-fleet, for the shard and for the agent of each MySQL pod
-    #[arg(long, env = "FLEET_IMAGE", value_name = "IMAGE", value_parser = image, default_value = render::DEFAULT_IMAGE)]
+    #[arg(long, env = "FLEET_IMAGE", value_name = "IMAGE", value_parser = image)]
     image: String,
     /// Image of MySQL, for clusters that name none; {version} is replaced by the cluster's version
     #[arg(long, env = "FLEET_MYSQL_IMAGE", value_name = "IMAGE", value_parser = image)]
@@ -85,6 +163,15 @@ struct RenderArgs {
     /// Print the Namespace too, with the `restricted` Pod Security Standard enforced
     #[arg(long)]
     create_namespace: bool,
+    /// Hub that the shard gets clusters from, as https://HOST:PORT
+    #[arg(long, env = "FLEET_FEDERATION_ENDPOINT", value_name = "URL", requires = "federation_secret", value_parser = hub)]
+    federation_endpoint: Option<String>,
+    /// Secret of the namespace with the certificate for the hub (tls.crt, tls.key) and the hub's authority (ca.crt)
+    #[arg(long, env = "FLEET_FEDERATION_SECRET", value_name = "NAME", requires = "federation_endpoint", value_parser = secret)]
+    federation_secret: Option<String>,
+    /// Print NetworkPolicies too: MySQL pods and the shard are reached by whom they need, and reach nobody else
+    #[arg(long)]
+    network_policies: bool,
 }
 
 #[derive(Debug, Args)]
@@ -119,6 +206,21 @@ struct RebuildArgs {
     /// The instance's pod
     #[arg(value_name = "POD")]
     pod: String,
+    #[command(flatten)]
+    request: RequestArgs,
+}
+
+#[derive(Debug, Args)]
+struct ReleaseArgs {
+    /// The MySQLCluster
+    #[arg(value_name = "CLUSTER")]
+    cluster: String,
+    /// The instance's pod
+    #[arg(value_name = "POD")]
+    pod: String,
+    /// The transactions to keep, as its message in `kubectl fleet status` has them; one that holds others is not released
+    #[arg(long, value_name = "SET")]
+    gtids: String,
     #[command(flatten)]
     request: RequestArgs,
 }
@@ -184,6 +286,12 @@ pub enum CliError {
     /// No primary was forced.
     #[error(transparent)]
     Force(#[from] ForceError),
+    /// The federation can't be shown.
+    #[error(transparent)]
+    Federation(#[from] FederationError),
+    /// No certificate was issued.
+    #[error(transparent)]
+    Member(#[from] MemberError),
     /// The objects can't be written as YAML.
     #[error("can't write the objects as YAML: {0}")]
     Yaml(#[from] serde_yaml_ng::Error),
@@ -199,6 +307,8 @@ impl CliError {
             Self::Status(error) => error.is_usage(),
             Self::Request(error) => error.is_usage(),
             Self::Force(error) => error.is_usage(),
+            Self::Federation(error) => error.is_usage(),
+            Self::Member(error) => error.is_usage(),
             Self::Yaml(_) | Self::Output(_) => false,
         };
         if usage { 2 } else { 1 }
@@ -222,6 +332,10 @@ impl Cli {
                 let options = request.of(cluster, What::Switchover { to });
                 Ok(request::run(&options, &mut io::stdout()).await?)
             }
+            Command::Instance(Instance::Release(ReleaseArgs { cluster, pod, gtids, request })) => {
+                let options = request.of(cluster, What::Release { pod, gtids });
+                Ok(request::run(&options, &mut io::stdout()).await?)
+            }
             Command::Instance(Instance::Rebuild(RebuildArgs { cluster, pod, request })) => {
                 let options = request.of(cluster, What::Rebuild { pod });
                 Ok(request::run(&options, &mut io::stdout()).await?)
@@ -231,6 +345,12 @@ impl Cli {
                 let ForcePrimaryArgs { cluster, pod, request, .. } = args;
                 let options = request.of(cluster, What::ForcePrimary { pod, consent });
                 Ok(request::run(&options, &mut io::stdout()).await?)
+            }
+            Command::Federation(Federation::Status(args)) => {
+                Ok(federation::status(&args.into(), &mut io::stdout()).await?)
+            }
+            Command::Member(Member::Certificate(args)) => {
+                Ok(member::certificate(&args.into(), &mut io::stdout()).await?)
             }
         }
     }
@@ -253,21 +373,69 @@ impl ForcePrimaryArgs {
 
 impl From<RenderArgs> for RenderOptions {
     fn from(args: RenderArgs) -> Self {
-        let RenderArgs { namespace, image, mysql_image, image_pull_policy, replicas, create_namespace } =
-            args;
-        Self { namespace, image, mysql_image, image_pull_policy, replicas, create_namespace }
+        let RenderArgs {
+            namespace,
+            image,
+            mysql_image,
+            image_pull_policy,
+            replicas,
+            create_namespace,
+            federation_endpoint,
+            federation_secret,
+            network_policies,
+        } = args;
+        let federation = federation_endpoint
+            .zip(federation_secret)
+            .map(|(endpoint, secret)| FederationOptions { endpoint, secret });
+        Self {
+            namespace,
+            image,
+            mysql_image,
+            image_pull_policy,
+            replicas,
+            create_namespace,
+            federation,
+            network_policies,
+        }
+    }
+}
+
+impl From<CertificateArgs> for CertificateOptions {
+    fn from(args: CertificateArgs) -> Self {
+        let CertificateArgs { member, namespace, secret, hub } = args;
+        Self { member, namespace, secret, hub: hub.into() }
+    }
+}
+
+impl From<HubArgs> for ShardOptions {
+    fn from(args: HubArgs) -> Self {
+        let HubArgs { hub_namespace, context, kubeconfig } = args;
+        Self { namespace: Some(hub_namespace), context, kubeconfig }
+    }
+}
+
+impl From<FederationStatusArgs> for FederationStatusOptions {
+    fn from(args: FederationStatusArgs) -> Self {
+        let FederationStatusArgs { cluster, namespace, hub, output, watch } = args;
+        let selection = Selection { namespace, cluster };
+        Self { hub: hub.into(), selection, format: output.into(), watch }
+    }
+}
+
+impl From<OutputArg> for Format {
+    fn from(output: OutputArg) -> Self {
+        match output {
+            OutputArg::Table => Self::Table,
+            OutputArg::Json => Self::Json,
+            OutputArg::Yaml => Self::Yaml,
+        }
     }
 }
 
 impl From<StatusArgs> for StatusOptions {
     fn from(args: StatusArgs) -> Self {
         let StatusArgs { shard, output, watch } = args;
-        let format = match output {
-            OutputArg::Table => Format::Table,
-            OutputArg::Json => Format::Json,
-            OutputArg::Yaml => Format::Yaml,
-        };
-        Self { shard: ShardOptions::from(&shard), format, watch }
+        Self { shard: ShardOptions::from(&shard), format: output.into(), watch }
     }
 }
 
@@ -291,13 +459,44 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).ok().filter(|parsed| parsed.as_secs() >= 1).ok_or_else(|| wanted.to_owned())
 }
 
-fn namespace(text: &str) -> Result<String, String> {
+fn is_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let edges = !text.starts_with('-') && !text.ends_with('-');
-    if (1..=63).contains(&text.len()) && text.bytes().all(inner) && edges {
+    (1..=63).contains(&text.len()) && text.bytes().all(inner) && edges
+}
+
+/// It stands in a certificate.
+fn member_name(text: &str) -> Result<String, String> {
+    if is_label(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a member is 1 to 63 letters a-z, digits and '-', with a letter or digit at both ends".to_owned())
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    if is_label(text) {
         return Ok(text.to_owned());
     }
     Err("a namespace is 1 to 63 letters a-z, digits and '-', with a letter or digit at both ends".to_owned())
+}
+
+/// The shard checks the address more closely, and ends with the flag's name where it is wrong.
+fn hub(text: &str) -> Result<String, String> {
+    let port = text.strip_prefix("https://").and_then(|rest| rest.rsplit_once(':'));
+    match port {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
+            Ok(text.to_owned())
+        }
+        _ => Err("a hub's address is https://HOST:PORT".to_owned()),
+    }
+}
+
+fn secret(text: &str) -> Result<String, String> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    if (1..=253).contains(&text.len()) && text.bytes().all(inner) {
+        return Ok(text.to_owned());
+    }
+    Err("a Secret's name is 1 to 253 characters of a-z, 0-9, '-' and '.'".to_owned())
 }
 
 fn image(text: &str) -> Result<String, String> {
@@ -326,15 +525,45 @@ mod tests {
     #[test]
     fn a_bad_argument_is_named_with_its_value() {
         for (arguments, name, value) in [
-            (&["kubectl-fleet", "shard", "render", "Tenant_A"][..], "<NAMESPACE>", "Tenant_A"),
+            (
+                &["kubectl-fleet", "shard", "render", "Tenant_A", "--image", "i"][..],
+                "<NAMESPACE>",
+                "Tenant_A",
+            ),
+            (&["kubectl-fleet", "shard", "render", "a"], "--image", "IMAGE"),
             (&["kubectl-fleet", "shard", "render", "-x"], "'-x'", "-x"),
-            (&["kubectl-fleet", "shard", "render", "a", "--replicas", "0"], "--replicas", "'0'"),
+            (
+                &["kubectl-fleet", "shard", "render", "a", "--image", "i", "--replicas", "0"],
+                "--replicas",
+                "'0'",
+            ),
             (&["kubectl-fleet", "shard", "render", "a", "--image", "a b"], "--image", "a b"),
             (
-                &["kubectl-fleet", "shard", "render", "a", "--image-pull-policy", "Maybe"],
+                &["kubectl-fleet", "shard", "render", "a", "--image", "i", "--image-pull-policy", "Maybe"],
                 "--image-pull-policy",
                 "Maybe",
             ),
+            (
+                &["kubectl-fleet", "shard", "render", "a", "--image", "i", "--federation-endpoint", "hub:1"],
+                "--federation-endpoint",
+                "hub:1",
+            ),
+            (
+                &["kubectl-fleet", "shard", "render", "a", "--image", "i", "--federation-secret", "hub"],
+                "--federation-endpoint",
+                "URL",
+            ),
+            (
+                &["kubectl-fleet", "shard", "render", "a", "--image", "i", "--federation-secret", "A b"],
+                "--federation-secret",
+                "A b",
+            ),
+            (&["kubectl-fleet", "member", "certificate", "East", "-n", "a"], "<MEMBER>", "East"),
+            (&["kubectl-fleet", "member", "certificate", "east"], "--namespace", "NAMESPACE"),
+            (&["kubectl-fleet", "member", "certificate", "east", "-n", "A"], "--namespace", "A"),
+            (&["kubectl-fleet", "federation", "status", "-n", "A"], "--namespace", "A"),
+            (&["kubectl-fleet", "federation", "status", "-o", "wide"], "--output", "wide"),
+            (&["kubectl-fleet", "federation", "status", "--hub-namespace", "a/b"], "--hub-namespace", "a/b"),
             (&["kubectl-fleet", "status", "-n", "a/b"], "--namespace", "a/b"),
             (&["kubectl-fleet", "status", "-o", "xml"], "--output", "xml"),
             (&["kubectl-fleet", "switchover", "orders", "--timeout", "soon"], "--timeout", "soon"),

@@ -9,8 +9,7 @@ use clap::ValueEnum;
 use fleet_api::names::{GROUP, PORT_SHARD_GRPC, PORT_SHARD_HEALTH, PORT_SHARD_METRICS, SHARD, shard_lease};
 use serde_json::{Value, json};
 
-/// Image that is used where none is named: the one that `cargo xtask images` makes.
-pub const DEFAULT_IMAGE: &str = concat!("localhost/mysql-fleet:", env!("CARGO_PKG_VERSION"));
+use crate::network;
 
 /// The user of the mysql-fleet image.
 const USER: u32 = 65532;
@@ -52,18 +51,39 @@ pub struct RenderOptions {
     pub replicas: u8,
     /// Whether the Namespace is among the objects.
     pub create_namespace: bool,
+    /// The hub that the shard gets clusters from, if there is one.
+    pub federation: Option<FederationOptions>,
+    /// Whether NetworkPolicies are among the objects.
+    pub network_policies: bool,
+}
+
+/// A hub, and how the shard shows it who it is.
+#[derive(Clone, Debug)]
+pub struct FederationOptions {
+    /// The hub's address, `https://HOST:PORT`.
+    pub endpoint: String,
+    /// Secret of the namespace with the certificate for the hub.
+    pub secret: String,
+}
+
+impl FederationOptions {
+    fn port(&self) -> Option<u16> {
+        self.endpoint.rsplit_once(':')?.1.parse().ok()
+    }
 }
 
 impl RenderOptions {
-    /// The options that `kubectl fleet shard render NAMESPACE` has by default.
-    pub fn new(namespace: impl Into<String>) -> Self {
+    /// The options that `kubectl fleet shard render NAMESPACE --image IMAGE` has by default.
+    pub fn new(namespace: impl Into<String>, image: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
-            image: DEFAULT_IMAGE.to_owned(),
+            image: image.into(),
             mysql_image: None,
             image_pull_policy: PullPolicy::IfNotPresent,
             replicas: 2,
             create_namespace: false,
+            federation: None,
+            network_policies: false,
         }
     }
 }
@@ -82,6 +102,10 @@ pub fn render(options: &RenderOptions) -> Vec<Value> {
         disruption_budget(options),
         deployment(options),
     ]);
+    if options.network_policies {
+        let hub = options.federation.as_ref().and_then(FederationOptions::port);
+        objects.extend(network::policies(&selector(options), hub, |name| named(options, name)));
+    }
     objects
 }
 
@@ -116,16 +140,19 @@ fn role(options: &RenderOptions) -> Value {
         let verbs: Vec<&str> = READ.iter().chain(write).copied().collect();
         json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
     };
+    // Clusters are their users' to make and to delete, unless a hub wants them.
+    let clusters: &[&str] =
+        if options.federation.is_some() { &["create", "patch", "delete"] } else { &["patch"] };
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": metadata(options),
         "rules": [
-            rule(GROUP, &["mysqlclusters"], &["patch"]),
+            rule(GROUP, &["mysqlclusters"], clusters),
             json!({"apiGroups": [GROUP], "resources": ["mysqlclusters/status"], "verbs": ["patch"]}),
             // An owner reference that blocks the owner's deletion needs the right to finalize the owner.
             json!({"apiGroups": [GROUP], "resources": ["mysqlclusters/finalizers"], "verbs": ["update"]}),
-            rule("apps", &["statefulsets"], &["create", "patch", "delete"]),
+            rule("apps", &["statefulsets", "controllerrevisions"], &["create", "patch", "delete"]),
             // Where a field that can't be changed was changed, an object is replaced.
             rule("", &["services", "configmaps", "secrets"], &["create", "patch", "delete"]),
             rule("", &["persistentvolumeclaims"], &["patch", "delete"]),
@@ -220,6 +247,10 @@ fn container(options: &RenderOptions) -> Value {
         format!("--image-pull-policy={}", options.image_pull_policy.as_str()),
     ];
     arguments.extend(options.mysql_image.iter().map(|image| format!("--mysql-image={image}")));
+    if let Some(FederationOptions { endpoint, secret }) = &options.federation {
+        arguments.push(format!("--federation-endpoint={endpoint}"));
+        arguments.push(format!("--federation-secret={secret}"));
+    }
     let probe = |path: &str, more: Value| {
         let mut probe = json!({"httpGet": {"path": path, "port": "health"}, "timeoutSeconds": 5});
         if let (Some(probe), Value::Object(more)) = (probe.as_object_mut(), more) {
@@ -255,7 +286,11 @@ fn container(options: &RenderOptions) -> Value {
 }
 
 fn metadata(options: &RenderOptions) -> Value {
-    json!({"name": SHARD, "namespace": options.namespace, "labels": labels(options)})
+    named(options, SHARD)
+}
+
+fn named(options: &RenderOptions, name: &str) -> Value {
+    json!({"name": name, "namespace": options.namespace, "labels": labels(options)})
 }
 
 /// Without a managed-by label: the shard takes objects that have its own as a cluster's.
@@ -276,12 +311,13 @@ pub fn selector(options: &RenderOptions) -> BTreeMap<&'static str, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Debug;
+    use std::{collections::BTreeSet, fmt::Debug};
 
     use k8s_openapi::{
         api::{
             apps::v1::Deployment,
             core::v1::{Namespace, Service, ServiceAccount},
+            networking::v1::NetworkPolicy,
             policy::v1::PodDisruptionBudget,
             rbac::v1::{Role, RoleBinding},
         },
@@ -291,32 +327,38 @@ mod tests {
 
     use super::*;
 
+    const IMAGE: &str = "registry.example/mysql-fleet:1";
+
     fn all() -> RenderOptions {
         RenderOptions {
-            image: "registry.example/mysql-fleet:1".to_owned(),
             mysql_image: Some("registry.example/mysql:{version}".to_owned()),
             image_pull_policy: PullPolicy::Never,
             replicas: 3,
             create_namespace: true,
-            ..RenderOptions::new("tenant-a")
+            federation: Some(FederationOptions {
+                endpoint: "https://hub.example:9443".to_owned(),
+                secret: "hub".to_owned(),
+            }),
+            network_policies: true,
+            ..RenderOptions::new("tenant-a", IMAGE)
         }
     }
 
     #[test]
     fn the_text_for_a_tenant() {
-        let options = RenderOptions {
-            image: "registry.example/mysql-fleet:1".to_owned(),
-            ..RenderOptions::new("tenant-a")
-        };
-        insta::assert_snapshot!(to_yaml(&render(&options)).unwrap());
+        insta::assert_snapshot!(to_yaml(&render(&RenderOptions::new("tenant-a", IMAGE))).unwrap());
     }
 
     #[test]
     fn options_change_only_what_they_name() {
-        let (plain, full) = (render(&RenderOptions::new("tenant-a")), render(&all()));
-        assert_eq!(full.len(), plain.len() + 1);
+        let (plain, full) = (render(&RenderOptions::new("tenant-a", IMAGE)), render(&all()));
+        assert_eq!(full.len(), plain.len() + 3);
         assert_eq!(full[0]["kind"], "Namespace");
-        assert_eq!(full[1..6], plain[..5]);
+        assert_eq!((&full[1], &full[3..6]), (&plain[0], &plain[2..5]));
+        let mut role = full[2].clone();
+        assert_eq!(role["rules"][0]["verbs"], json!(["get", "list", "watch", "create", "patch", "delete"]));
+        role["rules"][0]["verbs"] = json!(["get", "list", "watch", "patch"]);
+        assert_eq!(role, plain[1]);
         let container = &full[6]["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(container["imagePullPolicy"], "Never");
         assert_eq!(
@@ -326,9 +368,12 @@ mod tests {
                 "--agent-image=registry.example/mysql-fleet:1",
                 "--image-pull-policy=Never",
                 "--mysql-image=registry.example/mysql:{version}",
+                "--federation-endpoint=https://hub.example:9443",
+                "--federation-secret=hub",
             ])
         );
         assert_eq!(full[6]["spec"]["replicas"], 3);
+        assert_eq!(full[7]["kind"], "NetworkPolicy");
     }
 
     /// A misspelt field would be dropped by the typed object, and missing when it is written again.
@@ -347,8 +392,40 @@ mod tests {
                 "Service" => same::<Service>(&object),
                 "PodDisruptionBudget" => same::<PodDisruptionBudget>(&object),
                 "Deployment" => same::<Deployment>(&object),
+                "NetworkPolicy" => same::<NetworkPolicy>(&object),
                 other => panic!("{other} is not checked"),
             }
+        }
+    }
+
+    #[test]
+    fn a_shard_with_a_hub_may_reach_it() {
+        let reaches = |options: &RenderOptions| {
+            let objects = render(options);
+            let policy =
+                objects.iter().find(|object| object["metadata"]["name"] == "mysql-fleet-shard").unwrap();
+            policy["spec"]["egress"].as_array().unwrap().clone()
+        };
+        let without = reaches(&RenderOptions { federation: None, ..all() });
+        let mut with = reaches(&all());
+        assert_eq!(with.pop().unwrap(), json!({"ports": [{"protocol": "TCP", "port": 9443}]}));
+        assert_eq!(with, without);
+    }
+
+    #[test]
+    fn every_port_of_the_shard_is_open_to_somebody() {
+        let objects = render(&all());
+        let named = |name: &str| objects.iter().find(|object| object["metadata"]["name"] == name).unwrap();
+        let ingress = named("mysql-fleet-shard")["spec"]["ingress"].as_array().unwrap().clone();
+        let open = ingress.iter().flat_map(|rule| rule["ports"].as_array().unwrap());
+        let open: BTreeSet<u64> = open.map(|port| port["port"].as_u64().unwrap()).collect();
+        let pod = &objects[6]["spec"]["template"];
+        let ports = pod["spec"]["containers"][0]["ports"].as_array().unwrap();
+        let served = ports.iter().map(|port| port["containerPort"].as_u64().unwrap()).collect();
+        assert_eq!(open, served);
+        let selected = &named("mysql-fleet-shard")["spec"]["podSelector"]["matchLabels"];
+        for (key, value) in selected.as_object().unwrap() {
+            assert_eq!(&pod["metadata"]["labels"][key], value);
         }
     }
 

@@ -1,5 +1,5 @@
-//! `kubectl fleet switchover`, `instance rebuild` and `force-primary`: ask a shard for something, and wait for what
-//! becomes of it.
+//! `kubectl fleet switchover`, `instance rebuild`, `instance release` and `force-primary`: ask a shard for something, and
+//! wait for what becomes of it.
 //!
 //! What was asked for is on the cluster's object, so it goes on though this program, or the shard's pod that it talks to,
 //! ends.
@@ -10,7 +10,7 @@ use std::{
 };
 
 use fleet_proto::shard::v1::{
-    AnsweredRequest, ClusterStatus, RequestForcePrimaryRequest, RequestRebuildRequest,
+    AnsweredRequest, ClusterStatus, RequestForcePrimaryRequest, RequestRebuildRequest, RequestReleaseRequest,
     RequestSwitchoverRequest, WatchShardStatusRequest, WatchShardStatusResponse,
     shard_service_client::ShardServiceClient,
 };
@@ -23,7 +23,7 @@ use crate::{
     force::Consent,
     status::{
         ShardOptions, StatusError, client,
-        find::{self, Shard},
+        find::{self, Connection, Server},
     },
 };
 
@@ -45,6 +45,13 @@ pub enum What {
         /// Its pod.
         pod: String,
     },
+    /// The cluster counts as its own what an instance holds and the primary does not.
+    Release {
+        /// Its pod.
+        pod: String,
+        /// Those transactions.
+        gtids: String,
+    },
     /// Another primary where the failover is blocked, at the price of data.
     ForcePrimary {
         /// The pod that is to be the primary.
@@ -60,6 +67,7 @@ impl What {
         match self {
             Self::Switchover { .. } => "Switchover",
             Self::Rebuild { .. } => "Rebuild",
+            Self::Release { .. } => "Release",
             Self::ForcePrimary { .. } => "ForcePrimary",
         }
     }
@@ -72,6 +80,9 @@ impl What {
                 format!("asked for {to}; the primary is {primary}")
             }
             Self::Rebuild { pod } => format!("asked for {pod} to be rebuilt; the primary is {primary}"),
+            Self::Release { pod, gtids } => {
+                format!("asked for {pod} to be released with {gtids}; the primary is {primary}")
+            }
             Self::ForcePrimary { pod, .. } => {
                 format!("asked for {pod}, whatever is lost by it; the primary is {primary}")
             }
@@ -88,6 +99,10 @@ impl What {
             Self::Rebuild { pod } => {
                 let request = RequestRebuildRequest { cluster, pod: pod.clone() };
                 service.request_rebuild(request).await.map(drop)
+            }
+            Self::Release { pod, gtids } => {
+                let request = RequestReleaseRequest { cluster, pod: pod.clone(), gtids: gtids.clone() };
+                service.request_release(request).await.map(drop)
             }
             Self::ForcePrimary { pod, consent } => {
                 let confirm = consent.confirm().to_owned();
@@ -189,7 +204,7 @@ struct Progress<'a> {
 impl Progress<'_> {
     /// Asks if that was not done yet, and waits for the answer or until the connection ends.
     async fn follow(&mut self, client: &Client, output: &mut impl Write) -> Result<(), RequestError> {
-        let shard = find::connect(client, &self.namespace).await?;
+        let shard = find::connect(client, &self.namespace, Server::Shard).await?;
         let mut service =
             ShardServiceClient::new(shard.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let states = service.watch_shard_status(WatchShardStatusRequest {}).await;
@@ -239,7 +254,7 @@ impl Progress<'_> {
     /// The next state of the cluster.
     async fn next(
         &self,
-        shard: &Shard,
+        shard: &Connection,
         states: &mut Streaming<WatchShardStatusResponse>,
     ) -> Result<ClusterStatus, RequestError> {
         loop {
@@ -279,7 +294,7 @@ fn step(cluster: &ClusterStatus) -> String {
 }
 
 /// A pod that does not lead, or ends, is another one's turn; anything else is an answer.
-fn not_taken(shard: &Shard, status: &Status) -> RequestError {
+fn not_taken(shard: &Connection, status: &Status) -> RequestError {
     match status.code() {
         Code::NotFound | Code::InvalidArgument | Code::FailedPrecondition => {
             RequestError::NotTaken(status.message().to_owned())

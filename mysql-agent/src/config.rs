@@ -193,6 +193,10 @@ impl Paths {
     pub fn socket(&self) -> PathBuf {
         self.run.join("mysqld.sock")
     }
+    /// The file beside the socket with the number of the process whose it is.
+    pub fn socket_lock(&self) -> PathBuf {
+        self.run.join("mysqld.sock.lock")
+    }
     /// mysqld's pid file.
     pub fn pid_file(&self) -> PathBuf {
         self.run.join("mysqld.pid")

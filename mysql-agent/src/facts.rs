@@ -48,7 +48,8 @@ const REPLICATION: &str = "SELECT c.HOST AS source_host, c.PORT AS source_port, 
 
 const CLONE: &str = "SELECT STATE AS state, SOURCE AS source, ERROR_NO AS errno, ERROR_MESSAGE AS error, \
     (SELECT SUM(ESTIMATE) FROM performance_schema.clone_progress) AS estimated, \
-    (SELECT SUM(DATA) FROM performance_schema.clone_progress) AS copied \
+    (SELECT SUM(DATA) FROM performance_schema.clone_progress) AS copied, \
+    (SELECT SUM(DATA_SPEED) FROM performance_schema.clone_progress WHERE STATE = 'In Progress') AS speed \
     FROM performance_schema.clone_status";
 
 /// Facts, and how old they are. The clock in the facts is the wall's, which is for display only.
@@ -201,6 +202,7 @@ fn clone(row: &Row) -> Option<CloneFacts> {
         donor_host: source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host).to_owned(),
         bytes_estimated: number(row, "estimated").unwrap_or(0),
         bytes_copied: number(row, "copied").unwrap_or(0),
+        bytes_per_second: number(row, "speed").filter(|_| state == CloneState::Running).unwrap_or(0),
         error: text(row, "error"),
     })
 }

@@ -331,16 +331,23 @@ fn copy_facts(
         let lost = replaced && failed.count >= ENOUGH_STARTS;
         return if lost {
             let error = format!("mysqld does not start again: {}", failed.reason);
-            Some(CloneFacts { state: CloneState::Failed.into(), error, ..seen.cloned().unwrap_or_default() })
+            Some(CloneFacts {
+                state: CloneState::Failed.into(),
+                error,
+                bytes_per_second: 0,
+                ..seen.cloned().unwrap_or_default()
+            })
         } else {
             seen.cloned()
         };
     };
     let progress = seen.filter(|clone| clone.state() == CloneState::Running);
-    let error = if own.state() == CloneState::Running { failed.reason.clone() } else { own.error.clone() };
+    let runs = own.state() == CloneState::Running;
+    let error = if runs { failed.reason.clone() } else { own.error.clone() };
     Some(CloneFacts {
         bytes_estimated: progress.map_or(0, |clone| clone.bytes_estimated),
         bytes_copied: progress.map_or(0, |clone| clone.bytes_copied),
+        bytes_per_second: progress.filter(|_| runs).map_or(0, |clone| clone.bytes_per_second),
         error,
         ..own
     })
@@ -381,6 +388,7 @@ mod tests {
             donor_host: "donor".to_owned(),
             bytes_estimated: 9,
             bytes_copied: 4,
+            bytes_per_second: 2,
             error: error.to_owned(),
         }
     }
@@ -394,7 +402,7 @@ mod tests {
         let own = CloneFacts { bytes_copied: 0, ..copy(CloneState::Running, "") };
         let seen = copy(CloneState::Running, "");
         let goes_on = copy_facts(Some(own.clone()), Some(&seen), false, &failed(0)).unwrap();
-        assert_eq!((goes_on.bytes_copied, goes_on.error.as_str()), (4, ""));
+        assert_eq!((goes_on.bytes_copied, goes_on.bytes_per_second, goes_on.error.as_str()), (4, 2, ""));
         let waits = copy_facts(Some(own), Some(&seen), false, &failed(1)).unwrap();
         assert_eq!((waits.state(), waits.error.as_str()), (CloneState::Running, "unknown variable"));
     }
@@ -404,7 +412,10 @@ mod tests {
         let seen = copy(CloneState::Running, "");
         let facts = |count| copy_facts(None, Some(&seen), true, &failed(count)).unwrap();
         assert_eq!(facts(ENOUGH_STARTS - 1), seen);
-        assert_eq!(facts(ENOUGH_STARTS).state(), CloneState::Failed);
+        assert_eq!(
+            (facts(ENOUGH_STARTS).state(), facts(ENOUGH_STARTS).bytes_per_second),
+            (CloneState::Failed, 0)
+        );
         assert!(facts(ENOUGH_STARTS).error.contains("unknown variable"));
         // So also after the agent has started anew.
         let unseen = copy_facts(None, None, true, &failed(ENOUGH_STARTS)).unwrap();

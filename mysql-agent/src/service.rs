@@ -3,9 +3,9 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use fleet_proto::agent::v1::{
-    CloseRequest, CloseResponse, FenceRequest, FenceResponse, FollowRequest, FollowResponse, InstanceFacts,
-    OpenRequest, OpenResponse, StartCloneRequest, StartCloneResponse, WatchInstanceRequest,
-    WatchInstanceResponse, agent_service_server::AgentService,
+    AdoptRequest, AdoptResponse, CloseRequest, CloseResponse, FenceRequest, FenceResponse, FollowRequest,
+    FollowResponse, InstanceFacts, OpenRequest, OpenResponse, StartCloneRequest, StartCloneResponse,
+    WatchInstanceRequest, WatchInstanceResponse, agent_service_server::AgentService,
 };
 use fleet_runtime::{grpc::require_role, tls::Role};
 use tokio::sync::watch;
@@ -99,6 +99,12 @@ impl AgentService for Service {
             self.order(request)?;
         to_the_end(orders.start_clone(term, donor, expendable_gtids, archive_gtids)).await?;
         Ok(Response::new(StartCloneResponse {}))
+    }
+
+    async fn adopt(&self, request: Request<AdoptRequest>) -> Result<Response<AdoptResponse>, Status> {
+        let (orders, AdoptRequest { term, gtids }) = self.order(request)?;
+        to_the_end(orders.adopt(term, gtids)).await?;
+        Ok(Response::new(AdoptResponse {}))
     }
 
     async fn fence(&self, request: Request<FenceRequest>) -> Result<Response<FenceResponse>, Status> {

@@ -392,8 +392,12 @@ impl Preparation {
         let login = Login::random(config.paths.socket(), admin);
         let (roles, problems) = self.roles();
         write(&config.paths.init_file(), &users::init_file(login.password(), &roles))?;
-        // A socket left by a killed mysqld would answer "connection refused" until the new one is made.
-        let _ = fs::remove_file(config.paths.socket());
+        // A socket left by a killed mysqld would answer "connection refused" until the new one is made. Its lock names
+        // that mysqld's process, and after a restart of the container the number may be that of one of our threads:
+        // mysqld would never start again. Whether another one uses the data, InnoDB's own locks on its files tell.
+        for left in [config.paths.socket(), config.paths.socket_lock()] {
+            let _ = fs::remove_file(left);
+        }
         let my_cnf = format!("--defaults-file={}", config.paths.my_cnf().display());
         let child = Mysqld::spawn(&executable, &[my_cnf])
             .map_err(|source| PrepareError::Start { path: executable, source })?;

@@ -9,6 +9,15 @@ pub mod agent {
     }
 }
 
+/// The services of a hub.
+pub mod federation {
+    /// Version 1 of the hub's services.
+    #[allow(missing_docs, clippy::pedantic, reason = "generated code")]
+    pub mod v1 {
+        tonic::include_proto!("mysqlfleet.federation.v1");
+    }
+}
+
 /// The services of a shard.
 pub mod shard {
     /// Version 1 of the shard's services.

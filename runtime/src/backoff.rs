@@ -12,7 +12,7 @@ pub(crate) fn jitter(base: Duration, fraction: f64) -> Duration {
 
 /// Delay before the next try after `failures` failures in a row (1 or more): doubled each time from
 /// `base` up to `cap`, then reduced by up to a half.
-pub(crate) fn exponential(failures: u32, base: Duration, cap: Duration) -> Duration {
+pub fn exponential(failures: u32, base: Duration, cap: Duration) -> Duration {
     let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
     base.saturating_mul(factor).min(cap).mul_f64(1.0 - 0.5 * random())
 }

@@ -107,3 +107,49 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without a message")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn api(code: u16, retry_after: u32) -> kube::Error {
+        let status = json!({
+            "status": "Failure", "message": "no", "reason": "Scripted", "code": code,
+            "details": {"retryAfterSeconds": retry_after},
+        });
+        kube::Error::Api(serde_json::from_value(status).unwrap())
+    }
+
+    #[test]
+    fn answers_of_the_api_server_are_classed_by_who_can_change_something() {
+        use ErrorClass::{Blocked, Fatal, Transient};
+        for (code, class, reason) in [
+            (400, Fatal, "Rejected"),
+            (401, Blocked, "Unauthorized"),
+            (403, Blocked, "Forbidden"),
+            (404, Fatal, "NotFound"),
+            (405, Fatal, "Rejected"),
+            (409, Transient, "Conflict"),
+            (410, Transient, "ApiServerError"),
+            (415, Fatal, "Rejected"),
+            (422, Fatal, "Rejected"),
+            (429, Transient, "TooManyRequests"),
+            (500, Transient, "ApiServerError"),
+            (503, Transient, "ApiServerError"),
+        ] {
+            let error = api(code, 0);
+            assert_eq!((error.class(), error.reason(), error.retry_after()), (class, reason, None), "{code}");
+        }
+        let lost = kube::Error::Service("connection reset".into());
+        assert_eq!((lost.class(), lost.reason()), (Transient, "ApiUnreachable"));
+        let text = kube::Error::SerdeError(serde_json::from_str::<u8>("x").unwrap_err());
+        assert_eq!((text.class(), text.reason()), (Fatal, "Undecodable"));
+    }
+
+    #[test]
+    fn the_time_that_the_api_server_asks_for_is_told() {
+        assert_eq!(api(429, 7).retry_after(), Some(Duration::from_secs(7)));
+    }
+}

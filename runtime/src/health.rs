@@ -1,9 +1,10 @@
 //! Health over HTTP, as kube-apiserver serves it: `/livez`, `/readyz` and `/readyz/<check>`.
 //!
-//! `?verbose` lists every check, `?exclude=<check>` leaves one out (repeatable), `?timeout=<seconds>`
-//! sets each check's limit, which is 2 seconds otherwise. Checks run side by side.
+//! `?verbose` lists every check, `?exclude=<check>` leaves one out (repeatable), `?timeout=<time>`
+//! (`5`, `5s`, `500ms`) sets each check's limit, which is 2 seconds otherwise. Checks run side by side; one that
+//! panics has failed.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -12,7 +13,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use futures::future::join_all;
+use futures::{FutureExt as _, future::join_all};
+use tokio::sync::watch;
+
+use crate::error::panic_text;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,6 +70,21 @@ impl Health {
         self.add(name, false, true, true, check)
     }
 
+    /// Adds a check of `/readyz` that fails with `missing` until `values` has one.
+    #[must_use]
+    pub fn ready_with<T: Send + Sync + 'static>(
+        self,
+        name: &'static str,
+        values: &watch::Receiver<Option<T>>,
+        missing: &'static str,
+    ) -> Self {
+        let values = values.clone();
+        self.ready(name, move || {
+            let there = values.borrow().is_some();
+            async move { if there { Ok(()) } else { Err(missing.to_owned()) } }
+        })
+    }
+
     /// Adds a check that `/readyz` reports and that does not make it fail.
     #[must_use]
     pub fn ready_nonblocking<F>(
@@ -112,8 +131,12 @@ impl Health {
             .filter(|check| chosen(check))
             .partition(|check| query.exclude.iter().any(|name| name == check.name));
         let outcomes = join_all(checks.iter().map(|check| async {
-            let outcome = tokio::time::timeout(query.timeout, (check.run)()).await;
-            outcome.unwrap_or_else(|_| Err(format!("no answer in {} s", query.timeout.as_secs_f64())))
+            let checked = AssertUnwindSafe(async { (check.run)().await }).catch_unwind();
+            match tokio::time::timeout(query.timeout, checked).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(panic)) => Err(format!("the check panicked: {}", panic_text(&*panic))),
+                Err(_) => Err(format!("no answer in {} s", query.timeout.as_secs_f64())),
+            }
         }))
         .await;
         let failed = checks.iter().zip(&outcomes).any(|(check, outcome)| check.blocking && outcome.is_err());
@@ -124,6 +147,10 @@ impl Health {
             Err(why) if check.blocking => format!("[-]{} failed: {why}\n", check.name),
             Err(why) => format!("[!]{} failed, not blocking: {why}\n", check.name),
         }));
+        let unknown = |name: &&String| !excluded.iter().any(|check| check.name == name.as_str());
+        lines.extend(
+            query.exclude.iter().filter(unknown).map(|name| format!("warn: no check {name:?} to exclude\n")),
+        );
         let body = lines.concat();
         if failed {
             (StatusCode::SERVICE_UNAVAILABLE, format!("{body}{path} check failed\n")).into_response()
@@ -150,19 +177,24 @@ impl Asked {
                 "verbose" => asked.verbose = true,
                 "exclude" => asked.exclude.push(value),
                 "timeout" => {
-                    asked.timeout = value
-                        .trim_end_matches('s')
-                        .parse()
-                        .ok()
-                        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+                    asked.timeout = duration(&value)
                         .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
-                        .ok_or_else(|| format!("timeout={value}: seconds above 0, at most 30\n"))?;
+                        .ok_or_else(|| format!("timeout={value}: a time above 0, at most 30s\n"))?;
                 }
                 _ => {}
             }
         }
         Ok(asked)
     }
+}
+
+/// Seconds, or a number with `s` or `ms`.
+fn duration(text: &str) -> Option<Duration> {
+    if let Some(millis) = text.strip_suffix("ms") {
+        return millis.parse().ok().map(Duration::from_millis);
+    }
+    let seconds = text.strip_suffix('s').unwrap_or(text).parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 type Pairs = Query<Vec<(String, String)>>;
@@ -259,8 +291,36 @@ mod tests {
         assert_eq!(ask("/readyz/database").await.0, 503);
         assert_eq!(ask("/readyz/nothing").await.0, 404);
         assert_eq!(ask("/readyz/ping").await.0, 404);
-        assert_eq!(ask("/readyz?timeout=0").await.0, 400);
-        let (_, body) = ask("/readyz/slow?timeout=0.5s").await;
-        assert_eq!(body, "[-]slow failed: no answer in 0.5 s\nreadyz/slow check failed\n");
+        for half_a_second in ["0.5", "0.5s", "500ms"] {
+            let (_, body) = ask(&format!("/readyz/slow?timeout={half_a_second}")).await;
+            assert_eq!(body, "[-]slow failed: no answer in 0.5 s\nreadyz/slow check failed\n");
+        }
+        for wrong in ["0", "31", "-1s", "1m", "ms", ""] {
+            let (status, body) = ask(&format!("/readyz?timeout={wrong}")).await;
+            assert_eq!(status, 400);
+            assert!(body.starts_with(&format!("timeout={wrong}: ")), "{body}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_excluded_is_said() {
+        let (status, body) = ask("/readyz/cache?exclude=cash&verbose").await;
+        assert_eq!(status, 200);
+        assert_eq!(body, "[+]cache ok\nwarn: no check \"cash\" to exclude\nreadyz/cache check passed\n");
+    }
+
+    #[tokio::test]
+    async fn a_check_that_panics_has_failed() {
+        let health = Health::new()
+            .live("sound", || async { Ok(()) })
+            .live("broken", || async { if true { panic!("lost invariant") } else { Ok(()) } });
+        let request = Request::get("/livez").body(Body::empty()).unwrap();
+        let response = health.router().oneshot(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), 503);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(
+            String::from_utf8_lossy(&body),
+            "[+]sound ok\n[-]broken failed: the check panicked: lost invariant\nlivez check failed\n"
+        );
     }
 }

@@ -4,9 +4,18 @@ use std::{fmt, future::Future, process, time::Duration};
 
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::watch,
     task::{Id, JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
+
+/// The first value, unless the shutdown comes before, or nobody sends one any more. Cancel safe.
+pub async fn first<T: Clone>(
+    mut values: watch::Receiver<Option<T>>,
+    shutdown: &CancellationToken,
+) -> Option<T> {
+    shutdown.run_until_cancelled(values.wait_for(Option::is_some)).await?.ok()?.clone()
+}
 
 /// Returns a token that SIGTERM or SIGINT cancels. A second signal ends the process at once, with the
 /// exit code that shells give for a signal (143, 130).

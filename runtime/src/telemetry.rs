@@ -86,7 +86,7 @@ pub struct Telemetry {
 
 /// Sets up the process's log and traces. Must be called within a tokio runtime.
 pub fn init(service: &'static str, args: &TelemetryArgs) -> Result<Telemetry, TelemetryError> {
-    let filter = EnvFilter::new(format!("warn,{}", scoped(&args.log_level.0)));
+    let filter = EnvFilter::new(format!("warn,{}", scoped(service, &args.log_level.0)));
     let provider = args.otlp_endpoint.as_ref().map(|endpoint| provider(service, endpoint)).transpose()?;
     let traces = provider
         .as_ref()
@@ -102,13 +102,14 @@ pub fn init(service: &'static str, args: &TelemetryArgs) -> Result<Telemetry, Te
 }
 
 /// A bare level is for our own crates: at `debug`, the HTTP stack alone would fill the log.
-fn scoped(filter: &str) -> String {
+fn scoped(service: &str, filter: &str) -> String {
     const OURS: [&str; 6] =
         ["fleet_runtime", "fleet_api", "mysql_agent", "shard_manager", "kubectl_fleet", "fleet_topology"];
     if filter.contains([',', '=']) {
         return filter.to_owned();
     }
-    OURS.map(|name| format!("{name}={filter}")).join(",")
+    let ours = OURS.map(|name| format!("{name}={filter},")).concat();
+    format!("{ours}{}={filter}", service.replace('-', "_"))
 }
 
 fn provider(service: &'static str, endpoint: &hyper::Uri) -> Result<SdkTracerProvider, TelemetryError> {
@@ -161,7 +162,9 @@ mod tests {
 
     #[test]
     fn a_level_alone_is_for_our_own_crates() {
-        assert!(scoped("debug").contains("fleet_runtime=debug,"));
-        assert_eq!(scoped("info,kube=debug"), "info,kube=debug");
+        let scoped_level = scoped("my-controller", "debug");
+        assert!(scoped_level.contains("fleet_runtime=debug,"), "{scoped_level}");
+        assert!(scoped_level.ends_with(",my_controller=debug"), "the program's own lines: {scoped_level}");
+        assert_eq!(scoped("my-controller", "info,kube=debug"), "info,kube=debug");
     }
 }

@@ -15,13 +15,11 @@ use std::{
 };
 
 use fleet_proto::agent::v1::InstanceFacts;
-use fleet_runtime::{lease::Gate, tls::ReloadingIdentity};
+use fleet_runtime::{controller::Changed, lease::Gate, tls::ReloadingIdentity};
 use tokio::{sync::watch, time::Instant};
 
 use connection::Connection;
 pub use orders::{Order, OrderKind};
-
-use crate::changed::Changed;
 
 /// For how long what an agent said counts.
 pub const FRESH: Duration = Duration::from_secs(3);

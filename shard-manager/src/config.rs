@@ -1,34 +1,25 @@
 //! Raw arguments, and the configuration that they are checked into once.
 
-use std::num::NonZeroUsize;
-
 use clap::{Parser, ValueEnum};
 use fleet_api::names;
-use fleet_runtime::{server::ListenAddr, telemetry::TelemetryArgs};
+use fleet_runtime::{
+    process::{ProcessArgs, image, object_name},
+    server::ListenAddr,
+};
+
+use crate::federation::{Endpoint, Settings};
 
 /// Manages the MySQLCluster objects of exactly one namespace.
 #[derive(Debug, Parser)]
 #[command(name = "shard-manager", version)]
 pub struct Args {
-    /// Namespace that this shard manages: exactly one
-    #[arg(long, env = "FLEET_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
-    pub namespace: String,
-
-    /// Name of the pod this process runs in: its identity in the Lease
-    #[arg(long, env = "FLEET_POD_NAME", value_name = "POD", value_parser = label)]
-    pub pod_name: String,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the flattened arguments would take it as their help")]
+    pub process: ProcessArgs,
 
     /// Name of the shard's Lease [default: shard-NAMESPACE]
-    #[arg(long, env = "FLEET_LEASE_NAME", value_name = "NAME", value_parser = label)]
+    #[arg(long, env = "FLEET_LEASE_NAME", value_name = "NAME", value_parser = object_name)]
     pub lease_name: Option<String>,
-
-    /// Address of /metrics
-    #[arg(long, env = "FLEET_METRICS_ADDR", value_name = "ADDR", default_value_t = ListenAddr::any(names::PORT_SHARD_METRICS))]
-    pub metrics_addr: ListenAddr,
-
-    /// Address of /livez and /readyz
-    #[arg(long, env = "FLEET_HEALTH_ADDR", value_name = "ADDR", default_value_t = ListenAddr::any(names::PORT_SHARD_HEALTH))]
-    pub health_addr: ListenAddr,
 
     /// Address of the gRPC services
     #[arg(long, env = "FLEET_GRPC_ADDR", value_name = "ADDR", default_value_t = ListenAddr::any(names::PORT_SHARD_GRPC))]
@@ -50,13 +41,13 @@ pub struct Args {
     #[arg(long, env = "FLEET_IMAGE_PULL_POLICY", value_enum, default_value_t = PullPolicy::IfNotPresent)]
     pub image_pull_policy: PullPolicy,
 
-    /// How many clusters are reconciled at the same time
-    #[arg(long, env = "FLEET_CONCURRENCY", value_name = "N", default_value = "4")]
-    pub concurrency: NonZeroUsize,
+    /// Hub that this shard gets clusters from, as https://HOST:PORT; without it the shard belongs to no federation
+    #[arg(long, env = "FLEET_FEDERATION_ENDPOINT", value_name = "URL", requires = "federation_secret")]
+    pub federation_endpoint: Option<Endpoint>,
 
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "the flattened arguments would take it as their help")]
-    pub telemetry: TelemetryArgs,
+    /// Secret of the namespace with the certificate for the hub (tls.crt, tls.key) and the hub's authority (ca.crt)
+    #[arg(long, env = "FLEET_FEDERATION_SECRET", value_name = "NAME", requires = "federation_endpoint", value_parser = object_name)]
+    pub federation_secret: Option<String>,
 }
 
 /// When an image is pulled, as in the pod's spec.
@@ -85,24 +76,18 @@ impl PullPolicy {
 /// The checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The tenant namespace.
-    pub namespace: String,
-    /// This process's pod.
-    pub pod_name: String,
+    /// What every controller is told: the tenant namespace, this pod, addresses.
+    pub process: ProcessArgs,
     /// Name of the Lease.
     pub lease_name: String,
-    /// Address of /metrics.
-    pub metrics_addr: ListenAddr,
-    /// Address of the probes.
-    pub health_addr: ListenAddr,
     /// Address of the gRPC services.
     pub grpc_addr: ListenAddr,
     /// Whether gRPC reflection is served.
     pub grpc_reflection: bool,
     /// Images of MySQL pods.
     pub images: Images,
-    /// How many clusters are reconciled at the same time.
-    pub concurrency: NonZeroUsize,
+    /// The hub, where there is one.
+    pub federation: Option<Settings>,
 }
 
 /// The images of MySQL pods.
@@ -119,11 +104,8 @@ pub struct Images {
 impl From<Args> for Config {
     fn from(args: Args) -> Self {
         Self {
-            lease_name: args.lease_name.unwrap_or_else(|| names::shard_lease(&args.namespace)),
-            namespace: args.namespace,
-            pod_name: args.pod_name,
-            metrics_addr: args.metrics_addr,
-            health_addr: args.health_addr,
+            lease_name: args.lease_name.unwrap_or_else(|| names::shard_lease(&args.process.namespace)),
+            process: args.process,
             grpc_addr: args.grpc_addr,
             grpc_reflection: args.grpc_reflection,
             images: Images {
@@ -131,40 +113,12 @@ impl From<Args> for Config {
                 mysql: args.mysql_image,
                 pull_policy: args.image_pull_policy,
             },
-            concurrency: args.concurrency,
+            federation: args
+                .federation_endpoint
+                .zip(args.federation_secret)
+                .map(|(endpoint, secret)| Settings { endpoint, secret }),
         }
     }
-}
-
-/// A DNS label, as names of namespaces are.
-fn namespace(text: &str) -> Result<String, String> {
-    let bytes = text.as_bytes();
-    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let inner = bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-');
-    if bytes.len() <= 63 && inner && edge(bytes.first()) && edge(bytes.last()) {
-        Ok(text.to_owned())
-    } else {
-        Err("a namespace is at most 63 characters of a-z, 0-9 and '-', and begins and ends with a letter or digit; \
-             a shard manages exactly one"
-            .to_owned())
-    }
-}
-
-/// A name of a Kubernetes object.
-fn label(text: &str) -> Result<String, String> {
-    let allowed = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-' || *b == b'.';
-    if (1..=253).contains(&text.len()) && text.as_bytes().iter().all(allowed) {
-        Ok(text.to_owned())
-    } else {
-        Err("a name is 1 to 253 characters of a-z, 0-9, '-' and '.'".to_owned())
-    }
-}
-
-fn image(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.chars().any(char::is_whitespace) {
-        return Err("an image is a reference such as registry.example/mysql:9.7".to_owned());
-    }
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]
@@ -193,12 +147,28 @@ mod tests {
             (&["--lease-name", "a b"], "--lease-name", "a b"),
             (&["--concurrency", "0"], "--concurrency", "0"),
             (&["--image-pull-policy", "Sometimes"], "--image-pull-policy", "Sometimes"),
+            (&["--federation-endpoint", "hub:9443"], "--federation-endpoint", "hub:9443"),
+            (&["--federation-secret", "A b"], "--federation-secret", "A b"),
         ] {
             let error = parse(arguments).unwrap_err();
             let text = error.to_string();
             assert!(text.contains(flag) && text.contains(value), "{text}");
             assert_eq!(error.exit_code(), 2);
         }
+    }
+
+    #[test]
+    fn a_hub_needs_its_address_and_a_certificate() {
+        assert_eq!(parse(&[]).unwrap().federation, None);
+        let (endpoint, secret) =
+            (["--federation-endpoint", "https://hub:9443"], ["--federation-secret", "hub"]);
+        for (given, missing) in [(endpoint, "--federation-secret"), (secret, "--federation-endpoint")] {
+            let error = parse(&given).unwrap_err();
+            assert!(error.to_string().contains(missing), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        let both = parse(&[endpoint, secret].concat()).unwrap().federation.unwrap();
+        assert_eq!((both.endpoint.to_string().as_str(), both.secret.as_str()), ("https://hub:9443", "hub"));
     }
 
     #[test]

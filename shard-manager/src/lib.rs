@@ -4,11 +4,10 @@
 //! namespace, the one that holds the Lease acts; both answer questions.
 
 pub mod agents;
-mod changed;
 pub mod cluster;
 pub mod config;
+pub mod federation;
 mod labels;
-mod namespace;
 pub mod run;
 pub mod service;
 pub mod stores;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use fleet_runtime::{telemetry, tls};
+use fleet_runtime::process::exit_code;
 use shard_manager::{
     config::{Args, Config},
     run::run,
@@ -12,22 +12,6 @@ use shard_manager::{
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    tls::install_provider();
-    let telemetry = match telemetry::init("shard-manager", &args.telemetry) {
-        Ok(telemetry) => telemetry,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return ExitCode::from(2);
-        }
-    };
-    let ended = run(Config::from(args)).await;
-    let code = match &ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "the shard manager ends");
-            ExitCode::from(if error.is_usage() { 2 } else { 1 })
-        }
-    };
-    telemetry.flush();
-    code
+    let telemetry = args.process.telemetry.clone();
+    exit_code("shard-manager", &telemetry, run(Config::from(args))).await
 }

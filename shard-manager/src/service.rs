@@ -8,8 +8,8 @@ use std::pin::Pin;
 use fleet_proto::shard::v1::{
     GetShardStatusRequest, GetShardStatusResponse, ListClustersRequest, ListClustersResponse,
     RequestForcePrimaryRequest, RequestForcePrimaryResponse, RequestRebuildRequest, RequestRebuildResponse,
-    RequestSwitchoverRequest, RequestSwitchoverResponse, WatchShardStatusRequest, WatchShardStatusResponse,
-    shard_service_server::ShardService,
+    RequestReleaseRequest, RequestReleaseResponse, RequestSwitchoverRequest, RequestSwitchoverResponse,
+    WatchShardStatusRequest, WatchShardStatusResponse, shard_service_server::ShardService,
 };
 use fleet_runtime::{
     grpc::{Peer, require_role},
@@ -108,6 +108,17 @@ impl ShardService for Service {
         let RequestRebuildRequest { cluster, pod } = request.into_inner();
         self.requester.rebuild(&cluster, &pod).await?;
         Ok(Response::new(RequestRebuildResponse {}))
+    }
+
+    async fn request_release(
+        &self,
+        request: Request<RequestReleaseRequest>,
+    ) -> Result<Response<RequestReleaseResponse>, Status> {
+        require_role(&request, self.state.namespace(), ALLOWED)?;
+        request::of_leader(self.state.pod(), self.state.leads())?;
+        let RequestReleaseRequest { cluster, pod, gtids } = request.into_inner();
+        self.requester.release(&cluster, &pod, &gtids).await?;
+        Ok(Response::new(RequestReleaseResponse {}))
     }
 
     async fn request_force_primary(

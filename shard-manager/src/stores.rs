@@ -3,31 +3,25 @@
 //! Each kind has one watch, narrowed by label to what the fleet made. Annotations of field managers are
 //! dropped before an object is kept, since nothing reads them.
 
-use std::{convert::Infallible, fmt::Debug, sync::Arc};
+use std::sync::Arc;
 
 use fleet_api::{names, v1::MySQLCluster};
-use fleet_runtime::shutdown::Supervisor;
-use futures::TryStreamExt as _;
+use fleet_runtime::{controller::Changed, process::Process};
 use k8s_openapi::api::{
-    apps::v1::StatefulSet,
+    apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt as _,
-    core::{DeserializeGuard, NamespaceResourceScope},
+    Resource,
+    core::DeserializeGuard,
     runtime::{
-        WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
         watcher,
     },
 };
-use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-
-use crate::changed::Changed;
 
 /// The kept objects of one namespace.
 #[derive(Clone)]
@@ -39,6 +33,8 @@ pub struct Stores {
     pub clusters_changed: watch::Receiver<u64>,
     /// StatefulSets.
     pub stateful_sets: Store<StatefulSet>,
+    /// ControllerRevisions: those of the clusters' templates, and those of their StatefulSets.
+    pub revisions: Store<ControllerRevision>,
     /// Services.
     pub services: Store<Service>,
     /// EndpointSlices.
@@ -56,15 +52,9 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Begins to watch, in tasks of the supervisor that end at the shutdown. A cluster is marked
-    /// in `changed` whenever one of its children has changed.
-    pub fn watch(
-        client: &Client,
-        namespace: &str,
-        changed: &Changed,
-        tasks: &mut Supervisor,
-        shutdown: &CancellationToken,
-    ) -> Self {
+    /// Begins to watch, in tasks of the process. A cluster is marked in `changed` whenever one of its children
+    /// has changed.
+    pub fn watch(process: &mut Process, changed: &Changed) -> Self {
         let ours =
             watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
         let (generation, clusters_changed) = watch::channel(0_u64);
@@ -72,19 +62,20 @@ impl Stores {
             generation.send_modify(|generation| *generation = generation.wrapping_add(1));
             None
         };
-        let mut source = Source { client, namespace, changed, tasks, shutdown };
+        let all = watcher::Config::default();
         Self {
-            namespace: namespace.to_owned(),
-            clusters: source.watch("watch of MySQLClusters", watcher::Config::default(), count),
+            namespace: process.args.namespace.clone(),
+            clusters: process.watch("watch of MySQLClusters", all, changed, count),
             clusters_changed,
-            stateful_sets: source.watch("watch of StatefulSets", ours.clone(), owner),
-            services: source.watch("watch of Services", ours.clone(), owner),
-            endpoint_slices: source.watch("watch of EndpointSlices", ours.clone(), owner),
-            config_maps: source.watch("watch of ConfigMaps", ours.clone(), owner),
-            secrets: source.watch("watch of Secrets", ours.clone(), owner),
-            disruption_budgets: source.watch("watch of PodDisruptionBudgets", ours.clone(), owner),
-            pods: source.watch("watch of Pods", ours.clone(), owner),
-            volume_claims: source.watch("watch of PersistentVolumeClaims", ours, owner),
+            stateful_sets: process.watch("watch of StatefulSets", ours.clone(), changed, owner),
+            revisions: process.watch("watch of ControllerRevisions", ours.clone(), changed, owner),
+            services: process.watch("watch of Services", ours.clone(), changed, owner),
+            endpoint_slices: process.watch("watch of EndpointSlices", ours.clone(), changed, owner),
+            config_maps: process.watch("watch of ConfigMaps", ours.clone(), changed, owner),
+            secrets: process.watch("watch of Secrets", ours.clone(), changed, owner),
+            disruption_budgets: process.watch("watch of PodDisruptionBudgets", ours.clone(), changed, owner),
+            pods: process.watch("watch of Pods", ours.clone(), changed, owner),
+            volume_claims: process.watch("watch of PersistentVolumeClaims", ours, changed, owner),
         }
     }
 
@@ -92,6 +83,7 @@ impl Stores {
     pub async fn ready(&self) -> Result<(), reflector::store::WriterDropped> {
         self.clusters.wait_until_ready().await?;
         self.stateful_sets.wait_until_ready().await?;
+        self.revisions.wait_until_ready().await?;
         self.services.wait_until_ready().await?;
         self.endpoint_slices.wait_until_ready().await?;
         self.config_maps.wait_until_ready().await?;
@@ -117,64 +109,4 @@ pub fn cluster_of<K: Resource>(object: &K) -> Option<&str> {
 
 fn owner<K: Resource>(object: &K) -> Option<String> {
     cluster_of(object).map(ToOwned::to_owned)
-}
-
-struct Source<'a> {
-    client: &'a Client,
-    namespace: &'a str,
-    changed: &'a Changed,
-    tasks: &'a mut Supervisor,
-    shutdown: &'a CancellationToken,
-}
-
-impl Source<'_> {
-    /// Watches a kind. For each change, the cluster that `affected` names is looked at.
-    fn watch<K>(
-        &mut self,
-        name: &'static str,
-        config: watcher::Config,
-        affected: impl Fn(&K) -> Option<String> + Send + 'static,
-    ) -> Store<K>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + DeserializeOwned
-            + Clone
-            + Debug
-            + Send
-            + Sync
-            + 'static,
-    {
-        let api = Api::<K>::namespaced(self.client.clone(), self.namespace);
-        let (store, writer) = reflector::store();
-        let changed = self.changed.clone();
-        let shutdown = self.shutdown.clone();
-        let events = watcher(api, config)
-            .modify(|object: &mut K| object.managed_fields_mut().clear())
-            .default_backoff()
-            .reflect(writer);
-        self.tasks.essential(name, async move {
-            let mut events = std::pin::pin!(events);
-            loop {
-                let event = tokio::select! {
-                    event = events.try_next() => event,
-                    () = shutdown.cancelled() => return Ok::<(), Infallible>(()),
-                };
-                match event {
-                    Ok(Some(
-                        watcher::Event::Apply(object)
-                        | watcher::Event::InitApply(object)
-                        | watcher::Event::Delete(object),
-                    )) => {
-                        if let Some(cluster) = affected(&object) {
-                            changed.mark(&cluster);
-                        }
-                    }
-                    Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
-                    Ok(None) => return Ok(()),
-                    Err(error) => tracing::warn!(%error, "the {name} failed; it is tried again"),
-                }
-            }
-        });
-        store
-    }
 }

@@ -10,6 +10,7 @@ mod certificates;
 mod keeper;
 mod seed;
 
-pub use certificates::{Keys, KeysError, certificate, tls_data};
+pub use certificates::{Keys, KeysError};
+pub use fleet_runtime::tls::{certificate, tls_data};
 pub use keeper::{FoundKeys, Keeper};
 pub use seed::Seed;

@@ -21,14 +21,15 @@ pub mod term;
 
 pub use decide::decide;
 pub use decide::decision::{
-    Action, Decision, Forcing, Fulfilment, InstanceVerdict, Order, Rebuilding, Role, Standing, Traffic,
+    Action, Decision, Forcing, Fulfilment, InstanceVerdict, Order, Progress, Rebuilding, Releasing, Role,
+    Standing, Traffic, Verdict,
 };
 pub use decide::state::State;
 pub use gtid::{GtidSet, ParseGtidSetError, ServerUuid};
 pub use observe::{
-    AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, Force, Forced,
-    InstanceFacts, InstanceId, InstanceView, Observed, PodState, ProcessState, Rebuild, ReplicationFacts,
-    ServerFacts, Stage, Takeover, TermRecord, ThreadState, Wish,
+    AckerIdentity, CatchingUp, CloneProgress, CloneState, ClusterView, Durability, Fallback, Force, Forced,
+    InstanceFacts, InstanceId, InstanceView, Observed, PodState, ProcessState, Rebuild, Release,
+    ReplicationFacts, ServerFacts, Stage, Takeover, TermRecord, ThreadState, Trial, Waiting, Wish,
 };
 pub use quorum::{Quorum, QuorumError};
 pub use term::Term;

@@ -11,7 +11,7 @@ use crate::quorum::Quorum;
 use crate::term::Term;
 
 /// Something observed, or the lack of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Observed<T> {
     /// Observed lately enough to be acted on.
     Known(T),
@@ -44,7 +44,7 @@ impl fmt::Display for InstanceId {
 }
 
 /// What is promised about acknowledged commits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// Relay logs are synced to disk before they are acknowledged: an acker is faithful as long as its volume
     /// is the same.
@@ -70,7 +70,7 @@ pub enum Stage {
 }
 
 /// The record of the current term: the one thing that is written by compare-and-swap.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TermRecord {
     /// The term.
     pub term: Term,
@@ -98,7 +98,7 @@ pub struct TermRecord {
 
 /// A takeover that a person forced, though nobody could prove that the new primary held all that had been
 /// acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Forced {
     /// The first of the terms of the primary that took over.
     pub since: Term,
@@ -164,7 +164,7 @@ impl TermRecord {
 }
 
 /// Why an instance may take over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Takeover {
     /// The primary was closed, and it has executed exactly what that one has.
     Planned,
@@ -182,7 +182,7 @@ pub enum Takeover {
 ///
 /// Comes out of one decision and goes into the next ones. Where it is lost, the acker counts as not faithful
 /// until it is in sync with its source again, so losing it costs availability and never data.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AckerIdentity {
     /// The acker.
     pub instance: InstanceId,
@@ -206,7 +206,7 @@ impl AckerIdentity {
 /// what its primary had executed when it was first seen, it holds all that it can have acknowledged before.
 ///
 /// Comes out of one decision and goes into the next ones. Losing it only makes the way longer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CatchingUp {
     /// The acker, as it is now.
     pub acker: AckerIdentity,
@@ -217,7 +217,7 @@ pub struct CatchingUp {
 }
 
 /// What a person asks for: another primary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wish {
     /// Any instance but the present primary.
     Any,
@@ -233,7 +233,7 @@ pub enum Wish {
 }
 
 /// A person's choice to give up what an instance holds and its primary does not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rebuild {
     /// Which instance.
     pub instance: InstanceId,
@@ -242,9 +242,18 @@ pub struct Rebuild {
     pub begun: bool,
 }
 
+/// A person's choice to keep what an instance holds and its primary does not: it counts as the cluster's from then on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Release {
+    /// Which instance.
+    pub instance: InstanceId,
+    /// Those transactions. None is kept that is not named.
+    pub transactions: GtidSet,
+}
+
 /// A person's choice of the next primary where nobody can prove what was acknowledged: what only others hold may be
 /// lost by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Force {
     /// Which instance.
     pub instance: InstanceId,
@@ -254,7 +263,7 @@ pub struct Force {
 }
 
 /// Everything a decision about one cluster is made from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClusterView {
     /// Wanted number of instances: 1, 3 or 5. The wanted instances are the lowest ordinals.
     pub replicas: u32,
@@ -266,6 +275,8 @@ pub struct ClusterView {
     pub wanted_primary: Option<Wish>,
     /// The instance that a person wants rebuilt, if any does.
     pub rebuild: Option<Rebuild>,
+    /// The instance that a person wants released, if any does.
+    pub release: Option<Release>,
     /// The instance that a person wants to take over at the price of data, if any does.
     pub force: Option<Force>,
     /// What is promised about acknowledged commits.
@@ -279,13 +290,52 @@ pub struct ClusterView {
     pub ackers: Vec<AckerIdentity>,
     /// Ackers on their way there ([`Decision::catching_up`](crate::Decision::catching_up)).
     pub catching_up: Vec<CatchingUp>,
+    /// How the template that is wanted has done so far.
+    pub trial: Trial,
     /// The instances: at least every wanted one and every one that has a pod or a volume. A wanted one that is
     /// missing here counts as absent and unknown.
     pub instances: Vec<InstanceView>,
 }
 
+/// How the template that is wanted has done so far, and whether there is another one to go back to.
+///
+/// Comes out of one decision and goes into the next ones. Losing it makes the trial begin anew.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Trial {
+    /// The template that all instances were in sync with last, where that is another one.
+    pub fallback: Fallback,
+    /// The instances that were in sync with the wanted one ([`Progress::proved`](crate::Progress::proved)).
+    pub proved: Vec<InstanceId>,
+    /// The instance that is waited for ([`Progress::waits_for`](crate::Progress::waits_for)).
+    pub waiting: Option<Waiting>,
+    /// For how long an instance is waited for, in milliseconds.
+    pub deadline_ms: u64,
+}
+
+/// A template to go back to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Fallback {
+    /// None is known, or it is the wanted one.
+    #[default]
+    None,
+    /// There is one, whose mysqld may not be able to read what that of the wanted one has written.
+    Barred,
+    /// There is one.
+    There,
+}
+
+/// An instance whose pod is of the wanted template and that has not been in sync with it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Waiting {
+    /// Which one.
+    pub instance: InstanceId,
+    /// For how long it has been waited for, in milliseconds of monotonic clocks: whoever goes on where another
+    /// one ended adds to what that one has counted.
+    pub for_ms: u64,
+}
+
 /// What is known of one instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct InstanceView {
     /// Which instance.
     pub id: InstanceId,
@@ -295,12 +345,15 @@ pub struct InstanceView {
     pub has_volume: bool,
     /// Whether its pod was made from another template than the one that is wanted now. It works all the same.
     pub outdated: bool,
+    /// Whether its pod was made from a template that is neither the wanted one nor the last that all instances
+    /// were in sync with: one that was given up, or replaced by another one before it had proved itself.
+    pub abandoned: bool,
     /// What its agent says.
     pub facts: Observed<InstanceFacts>,
 }
 
 /// State of the pod of an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PodState {
     /// There is none.
     Absent,
@@ -313,7 +366,7 @@ pub enum PodState {
 }
 
 /// What the agent of an instance knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct InstanceFacts {
     /// The kernel's boot id.
     pub boot_id: String,
@@ -334,7 +387,7 @@ pub struct InstanceFacts {
 }
 
 /// State of the mysqld of an instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ProcessState {
     /// The data directory is being made.
     Initializing,
@@ -354,7 +407,7 @@ pub enum ProcessState {
 }
 
 /// What a mysqld that answers says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerFacts {
     /// `@@server_uuid`.
     pub server_uuid: ServerUuid,
@@ -396,7 +449,7 @@ impl ServerFacts {
 }
 
 /// State of the replication channel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReplicationFacts {
     /// The source, absent where its host is no instance of the cluster.
     pub source: Option<InstanceId>,
@@ -425,7 +478,7 @@ impl ReplicationFacts {
 }
 
 /// State of a replication thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ThreadState {
     /// Not configured, or stopped on order.
     Stopped,
@@ -438,7 +491,7 @@ pub enum ThreadState {
 }
 
 /// A copy of another instance's data. How far it is moves at each look and decides nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CloneProgress {
     /// State of the copy.
     pub state: CloneState,
@@ -447,7 +500,7 @@ pub struct CloneProgress {
 }
 
 /// State of a copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum CloneState {
     /// Running.
     Running,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use e2e::demo::{self, Place};
@@ -70,9 +70,9 @@ struct Demo {
     #[arg(long)]
     down: bool,
     /// Use the cluster of a context of your kubeconfig, instead of a local one
-    #[arg(long, value_name = "NAME", requires = "image_registry")]
+    #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Where to push our image to, for that cluster to pull it from
+    /// Where to push our image to, for that cluster to pull it from: HOST[:PORT][/PATH]
     #[arg(long, value_name = "REGISTRY", requires = "context")]
     image_registry: Option<String>,
     /// The image of MySQL in that cluster; {version} is replaced
@@ -191,21 +191,24 @@ impl Arguments {
 
 impl Demo {
     async fn run(self) -> Result<()> {
+        let progress = Progress::default();
+        if self.down {
+            return demo::down(self.context.as_deref(), &progress).await;
+        }
         let place = match (self.context, self.image_registry) {
+            (None, _) => Place::Local,
             (Some(context), Some(registry)) => Place::Existing {
                 context,
                 registry,
                 mysql_image: self.mysql_image,
                 version: self.mysql_version,
             },
-            _ => Place::Local,
+            (Some(context), None) => bail!(
+                "--image-registry is missing: the cluster of --context {context} has to get our image from a \
+                 registry"
+            ),
         };
-        let progress = Progress::default();
-        if self.down {
-            demo::down(&place, &progress).await
-        } else {
-            demo::run(&place, self.profile.into(), &progress).await
-        }
+        demo::run(&place, self.profile.into(), &progress).await
     }
 }
 
@@ -219,11 +222,12 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    #[test]
-    fn another_cluster_needs_a_registry_for_our_image() {
-        let error =
-            Arguments::try_parse_from(["xtask", "demo", "--context", "kind-x"]).unwrap_err().to_string();
-        assert!(error.contains("--image-registry"), "{error}");
+    #[tokio::test]
+    async fn another_cluster_needs_a_registry_for_our_image() {
+        let arguments = Arguments::try_parse_from(["xtask", "demo", "--context", "kind-x"]).unwrap();
+        let error = arguments.run().await.unwrap_err().to_string();
+        assert!(error.contains("--image-registry") && error.contains("kind-x"), "{error}");
+        Arguments::try_parse_from(["xtask", "demo", "--down", "--context", "kind-x"]).unwrap();
         let error = Arguments::try_parse_from(["xtask", "test", "--tier", "9"]).unwrap_err().to_string();
         assert!(error.contains("--tier") && error.contains('9'), "{error}");
     }

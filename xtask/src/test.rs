@@ -24,14 +24,16 @@ use futures::stream::{self, StreamExt as _};
 use crate::codegen;
 
 /// The crates, in the order in which they depend on each other.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 11] = [
     "fleet-api",
     "fleet-topology",
     "fleet-proto",
     "fleet-runtime",
     "mysql-agent",
+    "federation-controller",
     "shard-manager",
     "kubectl-fleet",
+    "echopod",
     "e2e",
     "xtask",
 ];
@@ -51,7 +53,7 @@ const MUTANTS: &str = "fleet-topology/mutants";
 const REAL_MYSQLD: &str = "real_mysqld";
 
 /// The targets that take longest, which are started first.
-const LONGEST: [&str; 2] = ["tier5_mysql_cluster", REAL_MYSQLD];
+const LONGEST: [&str; 4] = ["tier5_rest", REAL_MYSQLD, "tier5_failover", "tier5_chaos"];
 
 /// How many targets of tiers 4 and 5 run at a time.
 const AT_A_TIME: usize = 3;

@@ -5,7 +5,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{reserved, v1::MySQLClusterStatus};
+use crate::{
+    reserved,
+    v1::{MySQLClusterStatus, Span},
+};
 
 /// Wanted state of a MySQL cluster: one primary that takes writes and the replicas that follow it.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -30,6 +33,7 @@ use crate::{reserved, v1::MySQLClusterStatus};
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
     printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Rollout", type_ = "string", json_path = ".status.rollout.state"),
     printcolumn(name = "Term", type_ = "integer", json_path = ".status.term", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
@@ -74,6 +78,13 @@ pub struct MySQLClusterSpec {
     /// What an acknowledged commit survives.
     #[serde(default)]
     pub durability: Durability,
+
+    /// For how long an instance whose pod was made from a changed spec may take to be in sync, from 30s to 24h.
+    /// After that the rolling update is given up, and the pods go back to what they were made from before. It is
+    /// tried again once what pods are made from, or this span, is another one.
+    #[schemars(schema_with = "progress_deadline_schema")]
+    #[serde(default = "default_progress_deadline")]
+    pub progress_deadline: Span,
 
     /// What is paused.
     #[serde(default)]
@@ -151,6 +162,22 @@ pub enum DeletionPolicy {
 
 fn default_replicas() -> i32 {
     3
+}
+
+fn default_progress_deadline() -> Span {
+    Span::minutes(10)
+}
+
+fn progress_deadline_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "string",
+        "maxLength": 16,
+        "pattern": "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$",
+        "x-kubernetes-validations": [{
+            "rule": "duration(self) >= duration('30s') && duration(self) <= duration('24h')",
+            "message": "progressDeadline must be from 30s to 24h, such as 10m or 1h30m"
+        }]
+    })
 }
 
 /// Schema of `spec.mysqld`: its rules are made from the lists that the shard itself checks by, so that

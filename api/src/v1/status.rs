@@ -2,6 +2,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::v1::Span;
+
 /// Observed state of a MySQL cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -59,6 +61,9 @@ pub struct MySQLClusterStatus {
     /// What became of the last request of each kind that a person made by an annotation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answered_requests: Vec<AnsweredRequest>,
+    /// Rolling update that is under way, or that was given up. Absent while all pods are made from the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
     /// Number of instances that exist.
     #[serde(default)]
     pub replicas: i32,
@@ -78,6 +83,76 @@ pub struct MySQLClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
+}
+
+/// A rolling update. What pods are made from is called a template: version, image, resources, mysqld and durability of
+/// the spec.
+//
+// A status is written as a merge patch: what is absent here has to be sent as null, or it would stay.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// How far it is.
+    pub state: RolloutState,
+    /// Mark of the template that pods are made from now, as in their annotation mysqlfleet.io/spec-hash.
+    pub template: String,
+    /// Instances that were in sync with it.
+    #[serde(default)]
+    pub proved: Vec<String>,
+    /// Instance that is waited for.
+    #[serde(default)]
+    pub waits_for: Option<RolloutWait>,
+    /// Template of the spec that was given up, as long as the spec asks for it.
+    #[serde(default)]
+    pub given_up: Option<GivenUpTemplate>,
+}
+
+/// How far a rolling update is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RolloutState {
+    /// Pods are replaced by those of the spec, one at a time.
+    Updating,
+    /// An instance has not got in sync in time, and there is no way back: a person has to see to it.
+    Stopped,
+    /// The spec was given up, and pods go back to what they were made from before.
+    RollingBack,
+    /// The spec was given up, and all pods are as they were before.
+    RolledBack,
+}
+
+/// An instance with a pod of a new template that has not been in sync yet.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutWait {
+    /// Name of the pod.
+    pub instance: String,
+    /// Since when it is waited for.
+    pub since: Time,
+    /// Whole seconds of that which count. It is refreshed at the cluster's resync alone.
+    pub waited_seconds: i64,
+}
+
+/// A template that was given up.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GivenUpTemplate {
+    /// Its mark.
+    pub template: String,
+    /// The spec's progressDeadline at that time.
+    #[schemars(with = "String")]
+    pub progress_deadline: Span,
+    /// Pod that was not in sync with it in time.
+    pub instance: String,
+    /// What the pod or its mysqld said.
+    pub reason: String,
+    /// Since when the instance had been waited for.
+    pub since: Time,
+    /// When it was given up.
+    pub at: Time,
+    /// Fields of the spec that are not in force.
+    pub fields: Vec<String>,
+    /// Mark of the template that is in force instead, which all instances had been in sync with.
+    pub restored: String,
 }
 
 /// What a term is for.
@@ -140,6 +215,8 @@ pub enum RequestKind {
     Switchover,
     /// A copy in place of the data of an instance that holds what the primary does not.
     Rebuild,
+    /// The cluster counts as its own what an instance holds and the primary does not.
+    Release,
     /// Another primary where the failover is blocked, at the price of data.
     ForcePrimary,
 }
@@ -222,6 +299,23 @@ pub struct InstanceStatus {
     /// Random identity of the agent's run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
+    /// The copy of another instance's data that it is getting. Absent where none runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyStatus>,
+}
+
+/// How far a copy of another instance's data is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CopyStatus {
+    /// How much of what is known to be copied is there, in percent.
+    pub percent: i32,
+    /// How fast data arrive. Absent between the stages of a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<i64>,
+    /// Whole seconds that the rest takes at that speed. Absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_seconds: Option<i64>,
 }
 
 /// The types of conditions.
@@ -241,11 +335,13 @@ pub enum ConditionType {
     FailoverBlocked,
     /// The cluster is paused.
     Paused,
+    /// The spec did not work and was given up: pods are made from what was wanted before.
+    RolledBack,
 }
 
 impl ConditionType {
     /// All types, in the order in which they stand in a status.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Available,
         Self::Healthy,
         Self::Progressing,
@@ -253,6 +349,7 @@ impl ConditionType {
         Self::ReconcileSucceeded,
         Self::FailoverBlocked,
         Self::Paused,
+        Self::RolledBack,
     ];
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use fleet_api::names;
 use fleet_api::v1::{ConditionType, MySQLCluster};
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt};
 use nix::sys::signal::Signal;
@@ -170,27 +170,43 @@ impl Arena {
 
     /// The pod of the shard that leads.
     pub async fn leader(&self) -> Result<Pod> {
-        let leases: Api<Lease> = Api::namespaced(self.tenant.client.clone(), &self.tenant.namespace);
-        let lease = leases.get(&names::shard_lease(&self.tenant.namespace)).await?;
-        let holder = lease.spec.and_then(|spec| spec.holder_identity).context("the Lease has no holder")?;
+        let holder = self.lease().await?.holder_identity.context("the Lease has no holder")?;
         let pods: Api<Pod> = Api::namespaced(self.tenant.client.clone(), &self.tenant.namespace);
         let all = pods.list(&kube::api::ListParams::default()).await?.items;
         let named = |pod: &Pod| holder.starts_with(&pod.name_any());
         all.into_iter().find(named).with_context(|| format!("the Lease's holder {holder} is no pod"))
     }
 
+    async fn lease(&self) -> Result<LeaseSpec> {
+        let leases: Api<Lease> = Api::namespaced(self.tenant.client.clone(), &self.tenant.namespace);
+        let name = names::shard_lease(&self.tenant.namespace);
+        let asked = tokio::time::timeout(ANSWER, leases.get(&name)).await;
+        asked.context("the API server does not answer")??.spec.context("the Lease is empty")
+    }
+
     /// Waits until the cluster has been Healthy for some seconds; returns since when.
+    ///
+    /// Somebody has to lead the shard meanwhile: until then the status is what the last one saw.
     pub async fn settled(&self, limit: Duration) -> Result<Instant> {
         let mut since: Option<Instant> = None;
+        let mut before = None;
+        let mut led: Option<Instant> = None;
         let deadline = Instant::now() + limit;
         loop {
+            if let (None, Ok(lease)) = (led, self.lease().await)
+                && lease.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty())
+                && *before.get_or_insert_with(|| lease.clone()) != lease
+            {
+                led = Some(Instant::now());
+            }
             let reason = match self.cluster().await.and_then(|cluster| healthy(&cluster)) {
                 Ok(()) => {
                     let since = *since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= SETTLED {
-                        return Ok(since);
+                    match led {
+                        Some(led) if led.max(since).elapsed() >= SETTLED => return Ok(since),
+                        Some(_) => "it is Healthy since a moment".to_owned(),
+                        None => "nobody has led the shard since".to_owned(),
                     }
-                    "it is Healthy since a moment".to_owned()
                 }
                 Err(error) => {
                     since = None;

@@ -23,21 +23,39 @@ pub async fn down(name: &str, keep: bool, progress: &Progress) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("taking a local cluster down needs root rights: run it as root");
     }
-    let Some(cluster) = find(name)? else { return Ok(()) };
-    let step = progress.step(format!("take down {name}"));
-    let lock_file = clusters()?.join(format!("{name}.lock"));
     fs::create_dir_all(clusters()?)?;
-    let lock = tools::exclusive(&lock_file).await?;
+    let lock = tools::exclusive(&clusters()?.join(format!("{name}.lock"))).await?;
+    finish_removal(name)?;
+    let Some(cluster) = find(name)? else {
+        progress.say(format!("there is no local cluster \"{name}\": nothing to take down"));
+        return Ok(());
+    };
+    let step = progress.step(format!("take down {name}"));
     stop(&cluster).await.with_context(|| format!("could not take down the cluster \"{name}\""))?;
     remove_tree(&cluster.runtime())?;
     // It stays while other clusters are in it.
     let _ = fs::remove_dir(RUNTIME);
-    if !keep {
-        remove_tree(cluster.home())?;
+    if !keep && cluster.home().exists() {
+        // At once: what an interruption left of the files must never be taken for a cluster.
+        let removed = removed(name)?;
+        fs::rename(cluster.home(), &removed).with_context(|| {
+            format!("could not rename {} to {}", cluster.home().display(), removed.display())
+        })?;
+        finish_removal(name)?;
     }
     drop(lock);
     step.done();
     Ok(())
+}
+
+/// Removes what an interrupted removal of the cluster's files has left. Its lock has to be held.
+pub(super) fn finish_removal(name: &str) -> Result<()> {
+    remove_tree(&removed(name)?)
+}
+
+/// Where the files of a cluster are while they are removed; no cluster can have such a name.
+fn removed(name: &str) -> Result<PathBuf> {
+    Ok(clusters()?.join(format!(".{name}.removed")))
 }
 
 /// The clusters of this user's cache and those of which only the entry on this machine is left.

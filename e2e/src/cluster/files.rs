@@ -16,13 +16,17 @@ use super::plan::DOMAIN;
 use super::storage::DRIVER;
 use crate::images::pause::PAUSE_IMAGE;
 
-/// The API server's audit policy: one line per write, nothing else.
+/// The API server's audit policy: one line per write, and per read of a pod's account outside the system.
 const AUDIT_POLICY: &str = r"apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
+- level: None
+  namespaces: ['', kube-system]
+- level: Metadata
+  userGroups: ['system:serviceaccounts']
 - level: None
 ";
 

@@ -160,7 +160,8 @@ impl Cluster {
         self.home.join("log")
     }
 
-    /// The API server's audit log: one JSON line per create, update, patch and delete.
+    /// The API server's audit log: one JSON line per create, update, patch and delete, and per read of a pod's
+    /// account.
     pub fn audit_log(&self) -> PathBuf {
         self.log_folder().join("audit.log")
     }

@@ -53,6 +53,7 @@ async fn one(
     let folder = clusters()?;
     std::fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
     let lock = tools::exclusive(&folder.join(format!("{name}.lock"))).await?;
+    super::down::finish_removal(name)?;
     let cluster = Cluster::claim(name, nodes).await?;
     let plan = cluster.plan();
 

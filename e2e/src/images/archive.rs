@@ -4,6 +4,7 @@
 //! that containerd, Docker, Podman and skopeo all read it. Layers are not compressed: they are loaded on the
 //! machine that made them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
@@ -12,6 +13,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
+
+/// The media type of the manifests we write.
+pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// What runs in the image.
 #[derive(Debug, Clone, Default)]
@@ -99,7 +103,7 @@ pub fn write(
     let config_digest = sha256(config.as_bytes());
     let manifest = json!({
         "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "mediaType": MANIFEST_TYPE,
         "config": {
             "mediaType": "application/vnd.oci.image.config.v1+json",
             "digest": format!("sha256:{config_digest}"),
@@ -118,7 +122,7 @@ pub fn write(
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
         "manifests": [{
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "mediaType": MANIFEST_TYPE,
             "digest": format!("sha256:{manifest_digest}"),
             "size": manifest.len(),
             "annotations": {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag},
@@ -188,6 +192,39 @@ fn find_tag(file: impl Read + Seek) -> Result<String> {
         }
     }
     bail!("neither manifest.json nor index.json names it")
+}
+
+/// What a registry keeps of an image.
+#[derive(Debug)]
+pub struct Content {
+    /// The manifest, byte for byte.
+    pub manifest: Vec<u8>,
+    /// All that the manifest names, by digest (`sha256:` and 64 hexadecimal digits).
+    pub blobs: BTreeMap<String, Vec<u8>>,
+}
+
+/// Reads an archive that [`write`] made.
+pub fn content(archive: &Path) -> Result<Content> {
+    let unread = || format!("could not read the image {}", archive.display());
+    let mut tar = tar::Archive::new(BufReader::new(File::open(archive).with_context(unread)?));
+    let (mut blobs, mut index) = (BTreeMap::new(), Value::Null);
+    for entry in tar.entries().with_context(unread)? {
+        let mut entry = entry.with_context(unread)?;
+        let path = entry.path()?.to_string_lossy().into_owned();
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).with_context(unread)?;
+        if path == "index.json" {
+            index = serde_json::from_slice(&bytes).with_context(unread)?;
+        } else if let Some(digest) = path.strip_prefix("blobs/sha256/") {
+            blobs.insert(format!("sha256:{digest}"), bytes);
+        }
+    }
+    let manifest = index
+        .pointer("/manifests/0/digest")
+        .and_then(Value::as_str)
+        .and_then(|digest| blobs.remove(digest))
+        .with_context(|| format!("{} has no manifest", archive.display()))?;
+    Ok(Content { manifest, blobs })
 }
 
 /// The name OCI has for this machine's architecture.

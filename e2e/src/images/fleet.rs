@@ -12,10 +12,19 @@ use crate::progress::Progress;
 use crate::{command, paths, wait};
 
 /// The programs in the image, which are also the names of their crates.
-pub const PROGRAMS: [&str; 3] = ["kubectl-fleet", "mysql-agent", "shard-manager"];
+pub const PROGRAMS: [&str; 4] = ["federation-controller", "kubectl-fleet", "mysql-agent", "shard-manager"];
 
 /// The user the image runs as.
 const USER: &str = "65532:65532";
+
+/// What runs where a pod names no other program.
+const ENTRYPOINT: &str = "/shard-manager";
+
+/// Where programs are found that are named without a folder.
+const SEARCH_PATH: &str = "PATH=/";
+
+/// How the programs are compiled: an image of nothing else has no libraries.
+const FLAGS: &str = "-C target-feature=+crt-static";
 
 /// How the programs are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +71,13 @@ async fn programs(profile: Profile, progress: &Progress) -> Result<PathBuf> {
     }
     let step = progress.step(format!("compile {} ({})", PROGRAMS.join(", "), profile.name()));
     let log = output_folder()?.join("build.log");
+    step.detail(format!("cargo writes to {}", log.display()));
     let mut cargo = command::cargo();
     cargo.args(["build", "--locked", "--profile", profile.name(), "--target", &target()]);
     for program in PROGRAMS {
         cargo.args(["--package", program]);
     }
-    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    cargo.env("RUSTFLAGS", FLAGS);
     let output = File::create(&log).with_context(|| format!("could not write {}", log.display()))?;
     cargo.stdout(output.try_clone()?).stderr(output);
     let shown = command::show(&cargo);
@@ -108,8 +118,8 @@ fn pack(programs: &Path, folder: &Path) -> Result<Image> {
     let reference = format!("localhost/mysql-fleet:{tag}");
     let settings = Settings {
         user: USER.into(),
-        entrypoint: vec!["/shard-manager".into()],
-        environment: vec!["PATH=/".into()],
+        entrypoint: vec![ENTRYPOINT.into()],
+        environment: vec![SEARCH_PATH.into()],
     };
     let archive = folder.join(format!("mysql-fleet-{tag}.tar"));
     if !archive.is_file() {
@@ -136,4 +146,46 @@ fn output_folder() -> Result<PathBuf> {
     let folder = paths::target().join("images");
     fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_containerfile_makes_the_same_image() {
+        let text = fs::read_to_string(paths::checkout().join("images/Containerfile")).unwrap();
+        let (build, image) = text.split_once("\nFROM scratch\n").unwrap();
+        let entrypoint = format!("ENTRYPOINT [\"{ENTRYPOINT}\"]");
+        let expected = [
+            "COPY --from=build /out/ /",
+            &format!("ENV {SEARCH_PATH}"),
+            "WORKDIR /",
+            &format!("USER {USER}"),
+            &entrypoint,
+        ];
+        assert_eq!(image.lines().collect::<Vec<_>>(), expected);
+        assert!(build.contains(&format!("RUSTFLAGS=\"{FLAGS}\"")), "{build}");
+        for program in PROGRAMS {
+            assert!(build.contains(&format!("-p {program}")), "{program} is not compiled");
+            assert!(build.contains(&format!("/release/{program}")), "{program} is not copied");
+        }
+    }
+
+    #[test]
+    fn the_same_programs_give_the_same_image() {
+        let (programs, one, two) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for name in PROGRAMS {
+            fs::write(programs.path().join(name), name).unwrap();
+        }
+        let first = pack(programs.path(), one.path()).unwrap();
+        let second = pack(programs.path(), two.path()).unwrap();
+        assert_eq!(first.reference, second.reference);
+        assert_eq!(fs::read(first.archive).unwrap(), fs::read(second.archive).unwrap());
+
+        fs::write(programs.path().join("mysql-agent"), "another").unwrap();
+        let changed = pack(programs.path(), one.path()).unwrap();
+        assert_ne!(changed.reference, second.reference, "pods would not roll");
+    }
 }

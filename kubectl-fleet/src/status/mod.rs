@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+pub use find::Server;
 use fleet_proto::shard::v1::{
     GetShardStatusRequest, ShardStatus, WatchShardStatusRequest, shard_service_client::ShardServiceClient,
 };
@@ -19,12 +20,13 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use serde::Serialize;
 use view::ShardStatusView;
 
 /// Limit of one question.
-const ASK: Duration = Duration::from_secs(15);
+pub(crate) const ASK: Duration = Duration::from_secs(15);
 /// Pause before a watch that has ended is begun again: the shard's pods are being exchanged.
-const AGAIN: Duration = Duration::from_secs(2);
+pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 /// Clears a terminal and goes to its first line.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
@@ -81,8 +83,8 @@ pub enum StatusError {
     /// The namespace has no shard, or it has not yet started.
     #[error(
         "namespace {namespace} has no shard: Secret {secret} does not exist. Deploy one with \
-         `kubectl fleet shard render {namespace} | kubectl apply -f -`; a shard that was deployed just now makes the \
-         Secret when it leads"
+         `kubectl fleet shard render {namespace} --image IMAGE | kubectl apply -f -`; a shard that was deployed just \
+         now makes the Secret when it leads"
     )]
     NoShard {
         /// The namespace.
@@ -90,9 +92,23 @@ pub enum StatusError {
         /// The Secret that a shard makes.
         secret: String,
     },
+    /// The namespace has no hub, or it has not yet started.
+    #[error(
+        "namespace {namespace} has no hub: Secret {secret} does not exist. Name the hub's namespace with \
+         --hub-namespace, and its cluster with --context or --kubeconfig; a hub that was deployed just now makes the \
+         Secret when it leads"
+    )]
+    NoHub {
+        /// The namespace.
+        namespace: String,
+        /// The Secret that a hub makes.
+        secret: String,
+    },
     /// The Secret does not hold what it should.
-    #[error("Secret {namespace}/{secret} can't be used: {message}. The shard repairs it when it leads")]
+    #[error("Secret {namespace}/{secret} can't be used: {message}. The {server} repairs it when it leads")]
     BadSecret {
+        /// Whose it is.
+        server: find::Server,
         /// The namespace.
         namespace: String,
         /// The Secret.
@@ -101,8 +117,10 @@ pub enum StatusError {
         message: String,
     },
     /// No pod can be asked.
-    #[error("no pod of the shard in namespace {namespace} can be asked: {pods}")]
+    #[error("no pod of the {server} in namespace {namespace} can be asked: {pods}")]
     NoPod {
+        /// Who is asked.
+        server: find::Server,
         /// The namespace.
         namespace: String,
         /// The pods and their states.
@@ -117,7 +135,7 @@ pub enum StatusError {
         message: String,
     },
     /// The API server refuses, or can't be reached.
-    #[error("can't {action}: {source}")]
+    #[error("can't {action}: {}", with_cause(source.as_ref()))]
     Api {
         /// What was tried.
         action: String,
@@ -145,10 +163,23 @@ pub enum StatusError {
     Output(#[from] io::Error),
 }
 
+/// An error with what is at the bottom of it, which alone says that a connection was refused, or a name not found.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    let text = error.to_string();
+    let cause = std::iter::successors(error.source(), |error| error.source()).last();
+    match cause.map(ToString::to_string).filter(|cause| !text.contains(cause.as_str())) {
+        Some(cause) => format!("{text}: {cause}"),
+        None => text,
+    }
+}
+
 impl StatusError {
     /// Whether an argument has to be changed.
     pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Kubeconfig { .. } | Self::NoCluster(_) | Self::NoNamespace(_))
+        matches!(
+            self,
+            Self::Kubeconfig { .. } | Self::NoCluster(_) | Self::NoNamespace(_) | Self::NoHub { .. }
+        )
     }
 
     /// Whether the same question may be answered a little later, once the shard was found before.
@@ -209,7 +240,7 @@ pub(crate) async fn config(
 
 /// Asks a shard for its state, once.
 pub(crate) async fn ask(client: &Client, namespace: &str) -> Result<ShardStatus, StatusError> {
-    let shard = find::connect(client, namespace).await?;
+    let shard = find::connect(client, namespace, Server::Shard).await?;
     let mut service =
         ShardServiceClient::new(shard.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let mut request = tonic::Request::new(GetShardStatusRequest {});
@@ -229,7 +260,7 @@ async fn watch(
     output: &mut (impl Write + IsTerminal),
     shown: &mut bool,
 ) -> Result<(), StatusError> {
-    let shard = find::connect(client, namespace).await?;
+    let shard = find::connect(client, namespace, Server::Shard).await?;
     let mut service =
         ShardServiceClient::new(shard.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let stream = service.watch_shard_status(WatchShardStatusRequest {}).await;
@@ -243,9 +274,7 @@ async fn watch(
             });
         };
         let Some(status) = message.status else { continue };
-        if format == Format::Table && *shown {
-            output.write_all(if output.is_terminal() { CLEAR.as_bytes() } else { b"\n" })?;
-        }
+        separate(format, *shown, output)?;
         *shown = true;
         match print(&status, format, output) {
             Err(StatusError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
@@ -254,18 +283,34 @@ async fn watch(
     }
 }
 
+/// What stands between two tables: a clear terminal, or a line in a file.
+pub(crate) fn separate(
+    format: Format,
+    shown: bool,
+    output: &mut (impl Write + IsTerminal),
+) -> io::Result<()> {
+    if format == Format::Table && shown {
+        output.write_all(if output.is_terminal() { CLEAR.as_bytes() } else { b"\n" })?;
+    }
+    Ok(())
+}
+
 fn print(status: &ShardStatus, format: Format, output: &mut impl Write) -> Result<(), StatusError> {
+    let view = ShardStatusView::from(status);
+    write_as(format, &view, || table::table(status, Timestamp::now()), output)
+}
+
+/// Writes a state in the form that was asked for.
+pub(crate) fn write_as(
+    format: Format,
+    view: &impl Serialize,
+    table: impl FnOnce() -> String,
+    output: &mut impl Write,
+) -> Result<(), StatusError> {
     let text = match format {
-        Format::Table => table::table(status, Timestamp::now()),
-        Format::Json => {
-            let text =
-                serde_json::to_string_pretty(&ShardStatusView::from(status)).map_err(io::Error::other)?;
-            format!("{text}\n")
-        }
-        Format::Yaml => {
-            let text = serde_yaml_ng::to_string(&ShardStatusView::from(status)).map_err(io::Error::other)?;
-            format!("---\n{text}")
-        }
+        Format::Table => table(),
+        Format::Json => format!("{}\n", serde_json::to_string_pretty(view).map_err(io::Error::other)?),
+        Format::Yaml => format!("---\n{}", serde_yaml_ng::to_string(view).map_err(io::Error::other)?),
     };
     output.write_all(text.as_bytes())?;
     Ok(output.flush()?)

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use comfy_table::{Row, Table, presets::NOTHING};
-use fleet_proto::shard::v1::{ClusterStatus, InstanceStatus, ShardStatus};
+use fleet_proto::shard::v1::{ClusterStatus, CopyProgress, FederationLink, InstanceStatus, ShardStatus};
 use jiff::{SignedDuration, Timestamp};
 
 use super::view::{duration, time};
@@ -18,16 +18,20 @@ pub(super) fn table(status: &ShardStatus, now: Timestamp) -> String {
         return text;
     }
     let clusters = status.clusters.iter().map(|cluster| cluster_row(cluster, now));
-    section(&mut text, &["CLUSTER", "PHASE", "PRIMARY", "TERM", "READY", "VERSION", "AGE"], clusters);
+    section(
+        &mut text,
+        &["CLUSTER", "PHASE", "PRIMARY", "TERM", "READY", "VERSION", "ROLLOUT", "AGE"],
+        clusters,
+    );
     let instances = status
         .clusters
         .iter()
         .flat_map(|cluster| cluster.instances.iter().map(|instance| instance_row(cluster, instance)));
-    let columns = ["INSTANCE", "CLUSTER", "ROLE", "READY", "LAG", "MYSQL", "DISK", "MESSAGE"];
+    let columns = ["INSTANCE", "CLUSTER", "ROLE", "READY", "LAG", "MYSQL", "DISK", "COPY", "MESSAGE"];
     section(&mut text, &columns, instances);
     let problems: Vec<_> = status.clusters.iter().flat_map(problems).collect();
     if !problems.is_empty() {
-        section(&mut text, &["CLUSTER", "CONDITION", "STATUS", "REASON", "MESSAGE"], problems);
+        section(&mut text, &["CLUSTER", "CONDITIONS", "REASON", "MESSAGE"], problems);
     }
     text
 }
@@ -48,12 +52,28 @@ fn head(status: &ShardStatus, now: Timestamp) -> String {
         .map(|total| total.count)
         .sum();
     let all: u64 = status.reconcile_totals.iter().map(|total| total.count).sum();
+    let hub = status.federation.as_ref().map(|link| hub(link, now)).unwrap_or_default();
     format!(
         "Shard    {} (version {}, asked {}, {role})\n\
          Lease    {} {holder}\n\
-         Work     {} waiting, {all} reconciles, {errors} of them failed\n",
+         Work     {} waiting, {all} reconciles, {errors} of them failed\n\
+         {hub}",
         status.namespace, status.version, status.pod, lease.name, status.queue_depth
     )
+}
+
+/// The link to the hub; why there is none, or why there was none before.
+fn hub(link: &FederationLink, now: Timestamp) -> String {
+    let since = time(link.since).map_or_else(String::new, |since| format!(" for {}", age(since, now)));
+    let state = if link.connected { "connected" } else { "not connected" };
+    let expiry = time(link.certificate_expires_at)
+        .map_or_else(String::new, |end| format!(", the certificate ends at {end}"));
+    let error = match one_line(&link.last_error) {
+        error if error.is_empty() => error,
+        error if link.connected => format!("         before: {error}\n"),
+        error => format!("         {error}\n"),
+    };
+    format!("Hub      {} {state}{since}{expiry}\n{error}", link.endpoint)
 }
 
 fn cluster_row(cluster: &ClusterStatus, now: Timestamp) -> Vec<String> {
@@ -65,6 +85,7 @@ fn cluster_row(cluster: &ClusterStatus, now: Timestamp) -> Vec<String> {
         summary.term.to_string(),
         format!("{}/{}", summary.ready_replicas, summary.replicas),
         or_none(summary.version),
+        or_none(summary.rollout),
         time(cluster.created_at).map_or_else(|| NONE.to_owned(), |created| age(created, now)),
     ]
 }
@@ -79,34 +100,35 @@ fn instance_row(cluster: &ClusterStatus, instance: &InstanceStatus) -> Vec<Strin
         instance.lag.map_or_else(|| NONE.to_owned(), |lag| format!("{:.1}s", duration(lag).as_secs_f64())),
         or_none(instance.mysqld_version.clone()),
         disk(instance.disk_total_bytes, instance.disk_free_bytes),
+        instance.copy.map_or_else(|| NONE.to_owned(), copied),
         one_line(&instance.message),
     ]
 }
 
-/// Conditions that keep a cluster from being fine. Which value is fine depends on the type.
+/// Conditions that keep a cluster from being fine, those with the same words in one row. Which value is fine depends on
+/// the type.
 fn problems(cluster: &ClusterStatus) -> Vec<Vec<String>> {
     let name = cluster.summary.as_ref().map(|summary| summary.name.clone()).unwrap_or_default();
     let fine = |kind: &str, status: &str| match kind {
         "Available" | "Healthy" | "ReconcileSucceeded" => status == "True",
         _ => status == "False",
     };
-    cluster
-        .conditions
-        .iter()
-        .filter(|condition| !fine(&condition.r#type, &condition.status))
-        .map(|condition| {
-            vec![
-                name.clone(),
-                condition.r#type.clone(),
-                condition.status.clone(),
-                condition.reason.clone(),
-                one_line(&condition.message),
-            ]
+    let mut rows: Vec<(&str, &str, Vec<String>)> = Vec::new();
+    for condition in cluster.conditions.iter().filter(|one| !fine(&one.r#type, &one.status)) {
+        let value = format!("{}={}", condition.r#type, condition.status);
+        match rows.iter_mut().find(|row| (row.0, row.1) == (&condition.reason, &condition.message)) {
+            Some((_, _, values)) => values.push(value),
+            None => rows.push((&condition.reason, &condition.message, vec![value])),
+        }
+    }
+    rows.into_iter()
+        .map(|(reason, message, values)| {
+            vec![name.clone(), values.join(","), reason.to_owned(), one_line(message)]
         })
         .collect()
 }
 
-fn section(text: &mut String, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+pub(crate) fn section(text: &mut String, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(Row::from(columns.to_vec()));
     table.add_rows(rows);
@@ -119,7 +141,7 @@ fn section(text: &mut String, columns: &[&str], rows: impl IntoIterator<Item = V
     }
 }
 
-fn or_none(text: String) -> String {
+pub(crate) fn or_none(text: String) -> String {
     if text.is_empty() { NONE.to_owned() } else { text }
 }
 
@@ -135,6 +157,18 @@ fn disk(total: u64, free: u64) -> String {
     let used = total.saturating_sub(free);
     let percent = u128::from(used) * 100 / u128::from(total);
     format!("{percent}% of {}", size(total))
+}
+
+/// How far a copy is and, within a stage of it, how fast and for how long.
+fn copied(copy: CopyProgress) -> String {
+    let mut text = format!("{}%", copy.percent);
+    if copy.bytes_per_second > 0 {
+        let _infallible = write!(text, ", {}/s", size(copy.bytes_per_second));
+    }
+    if let Some(left) = copy.remaining {
+        let _infallible = write!(text, ", {} left", span(duration(left)));
+    }
+    text
 }
 
 fn size(bytes: u64) -> String {
@@ -155,7 +189,11 @@ fn size(bytes: u64) -> String {
 
 /// As kubectl shows ages: one unit, or two while the first is small.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
-    let seconds = now.duration_since(then).max(SignedDuration::ZERO).as_secs();
+    span(now.duration_since(then))
+}
+
+fn span(time: SignedDuration) -> String {
+    let seconds = time.max(SignedDuration::ZERO).as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match () {
         () if seconds < 120 => format!("{seconds}s"),
@@ -208,7 +246,12 @@ mod tests {
             ..instance("orders-1", "Replica", true)
         };
         let joining = InstanceStatus {
-            message: "copies the data of orders-0:\n42 %".to_owned(),
+            message: "copies the data of\norders-0".to_owned(),
+            copy: Some(CopyProgress {
+                percent: 42,
+                bytes_per_second: 200 << 20,
+                remaining: Some(prost_types::Duration { seconds: 150, nanos: 0 }),
+            }),
             disk_total_bytes: 0,
             mysqld_version: String::new(),
             ..instance("orders-2", "Joining", false)
@@ -239,6 +282,7 @@ mod tests {
                     replicas: 3,
                     ready_replicas: 2,
                     version: "9.7".to_owned(),
+                    rollout: "Updating".to_owned(),
                 }),
                 instances: vec![instance("orders-0", "Primary", true), replica, joining],
                 conditions: vec![
@@ -253,7 +297,39 @@ mod tests {
             queue_depth: 1,
             reconcile_totals: vec![total("success", "", 40), total("transient", "ApiUnreachable", 2)],
             observed_at: at(0),
+            federation: None,
         }
+    }
+
+    fn link() -> FederationLink {
+        FederationLink {
+            endpoint: "https://hub.example:9443".to_owned(),
+            connected: true,
+            since: at(300),
+            last_error: String::new(),
+            certificate_expires_at: at(-86_400),
+        }
+    }
+
+    #[test]
+    fn the_link_to_the_hub_says_why_there_is_none() {
+        let head = |link: FederationLink| {
+            let text = table(&ShardStatus { federation: Some(link), ..status() }, now());
+            text.lines()
+                .skip(3)
+                .take_while(|line| !line.is_empty())
+                .map(ToOwned::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let end = Timestamp::from_second(NOW + 86_400).unwrap();
+        let state = |state| {
+            format!("Hub      https://hub.example:9443 {state} for 5m, the certificate ends at {end}")
+        };
+        assert_eq!(head(link()), [state("connected")]);
+        let broken = FederationLink { last_error: "no\nanswer".to_owned(), ..link() };
+        assert_eq!(head(broken.clone()), [state("connected"), "         before: no answer".to_owned()]);
+        let cut = FederationLink { connected: false, ..broken };
+        assert_eq!(head(cut), [state("not connected"), "         no answer".to_owned()]);
     }
 
     fn now() -> Timestamp {
@@ -266,6 +342,30 @@ mod tests {
     }
 
     #[test]
+    fn between_the_stages_of_a_copy_its_percentage_stands_alone() {
+        let between = CopyProgress { percent: 42, ..CopyProgress::default() };
+        assert_eq!(copied(between), "42%");
+    }
+
+    #[test]
+    fn conditions_with_the_same_words_are_one_row() {
+        let mut status = status();
+        let words = "waits for orders-0";
+        status.clusters[0].conditions = vec![
+            condition("Available", "False", "Bootstrapping", words),
+            condition("Progressing", "True", "Bootstrapping", words),
+            condition("ReconcileSucceeded", "False", "Conflict", words),
+        ];
+        assert_eq!(
+            problems(&status.clusters[0]),
+            [
+                ["orders", "Available=False,Progressing=True", "Bootstrapping", words],
+                ["orders", "ReconcileSucceeded=False", "Conflict", words],
+            ]
+        );
+    }
+
+    #[test]
     fn a_shard_without_clusters_says_so() {
         let empty = ShardStatus { clusters: Vec::new(), lease: None, leader: false, ..status() };
         insta::assert_snapshot!(table(&empty, now()));
@@ -273,7 +373,10 @@ mod tests {
 
     #[test]
     fn the_json() {
-        insta::assert_json_snapshot!(ShardStatusView::from(&status()));
+        insta::assert_json_snapshot!(ShardStatusView::from(&ShardStatus {
+            federation: Some(link()),
+            ..status()
+        }));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! 64-bit numbers, which are numbers, and for fields without a value, which are null or empty.
 
 use fleet_proto::shard::v1::{
-    AnsweredRequest, ClusterStatus, Condition, InstanceStatus, LeaseStatus, ReconcileTotal, ShardStatus,
+    AnsweredRequest, ClusterStatus, Condition, FederationLink, InstanceStatus, LeaseStatus, ReconcileTotal,
+    ShardStatus,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -21,6 +22,19 @@ pub struct ShardStatusView {
     pub queue_depth: u64,
     pub reconcile_totals: Vec<ReconcileTotalView>,
     pub observed_at: Option<Timestamp>,
+    pub federation: Option<FederationLinkView>,
+}
+
+/// The link to the hub.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct FederationLinkView {
+    pub endpoint: String,
+    pub connected: bool,
+    pub since: Option<Timestamp>,
+    pub last_error: String,
+    pub certificate_expires_at: Option<Timestamp>,
 }
 
 /// The Lease of a shard.
@@ -82,6 +96,7 @@ pub struct SummaryView {
     pub replicas: u32,
     pub ready_replicas: u32,
     pub version: String,
+    pub rollout: String,
 }
 
 /// One instance.
@@ -100,6 +115,18 @@ pub struct InstanceView {
     pub incarnation: String,
     pub disk_total_bytes: u64,
     pub disk_free_bytes: u64,
+    pub copy: Option<CopyView>,
+}
+
+/// How far a copy of another instance's data is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are described in shard.proto")]
+pub struct CopyView {
+    pub percent: u32,
+    pub bytes_per_second: u64,
+    /// Seconds with an `s`, such as `15s`.
+    pub remaining: Option<String>,
 }
 
 /// One condition.
@@ -127,7 +154,18 @@ impl From<&ShardStatus> for ShardStatusView {
             queue_depth: status.queue_depth,
             reconcile_totals: status.reconcile_totals.iter().map(total).collect(),
             observed_at: time(status.observed_at),
+            federation: status.federation.as_ref().map(federation),
         }
+    }
+}
+
+fn federation(link: &FederationLink) -> FederationLinkView {
+    FederationLinkView {
+        endpoint: link.endpoint.clone(),
+        connected: link.connected,
+        since: time(link.since),
+        last_error: link.last_error.clone(),
+        certificate_expires_at: time(link.certificate_expires_at),
     }
 }
 
@@ -156,6 +194,7 @@ fn cluster(cluster: &ClusterStatus) -> ClusterView {
             replicas: summary.replicas,
             ready_replicas: summary.ready_replicas,
             version: summary.version,
+            rollout: summary.rollout,
         },
         instances: cluster.instances.iter().map(instance).collect(),
         conditions: cluster.conditions.iter().map(condition).collect(),
@@ -187,6 +226,11 @@ fn instance(instance: &InstanceStatus) -> InstanceView {
         incarnation: instance.incarnation.clone(),
         disk_total_bytes: instance.disk_total_bytes,
         disk_free_bytes: instance.disk_free_bytes,
+        copy: instance.copy.map(|copy| CopyView {
+            percent: copy.percent,
+            bytes_per_second: copy.bytes_per_second,
+            remaining: copy.remaining.map(|left| format!("{}s", duration(left).as_secs_f64())),
+        }),
     }
 }
 

@@ -57,6 +57,12 @@ pub enum OrderError {
     /// The order needs a closed instance.
     #[error("the instance is open; close it first")]
     Open,
+    /// The order needs the open primary of its term.
+    #[error("the instance is not open for term {term}; open it first")]
+    NotOpen {
+        /// Term of the order.
+        term: u64,
+    },
     /// Commits waited for an acknowledgement, which ended with their mysqld.
     #[error(
         "commits waited for an acknowledgement, so mysqld was killed; it starts closed, with them committed, and can be opened then: {0}"
@@ -89,6 +95,7 @@ impl From<OrderError> for Status {
             | OrderError::Cloning
             | OrderError::Unapplied { .. }
             | OrderError::Open
+            | OrderError::NotOpen { .. }
             | OrderError::NotExpendable(_)
             | OrderError::Credentials(_)
             | OrderError::Archive(_)

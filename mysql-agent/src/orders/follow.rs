@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use mysql_async::Row;
+use tokio::time::{Instant, sleep};
 
 use super::{
     Address, LookAfter, OrderError, Orders,
@@ -15,6 +16,7 @@ use crate::{
 use fleet_proto::agent::v1::Endpoint;
 
 const STATEMENT: Duration = Duration::from_secs(5);
+pub(super) const APPLIER_POLL: Duration = Duration::from_millis(25);
 /// "Unknown thread id".
 const NO_SUCH_THREAD: u16 = 1094;
 
@@ -192,7 +194,8 @@ pub(super) async fn stop_replica(session: &mut Session) -> Result<(), SqlError> 
 ///
 /// A source that ended while it sent a transaction leaves its beginning in the relay log. STOP REPLICA lets the applier
 /// wait a minute for the rest (SLAVE_WAIT_GROUP_DONE in MySQL's sources), though nothing more can come. So the worker that
-/// has it is ended, which rolls it back: it is no transaction that was received.
+/// has it is ended, which rolls it back: it is no transaction that was received. The worker ends the applier with it; one
+/// that was told to stop before that waits for its minute.
 pub(super) async fn stop_applier(session: &mut Session) -> Result<(), SqlError> {
     let row = session.row(STATEMENT, UNFINISHED).await?;
     if let Some(worker) = row.and_then(|row| number(&row, "worker")) {
@@ -201,6 +204,10 @@ pub(super) async fn stop_applier(session: &mut Session) -> Result<(), SqlError> 
             // It has ended meanwhile.
             Err(error) if error.code() == Some(NO_SUCH_THREAD) => {}
             ended => ended?,
+        }
+        let deadline = Instant::now() + STATEMENT;
+        while Channel::read(session).await?.applier_runs() && Instant::now() < deadline {
+            sleep(APPLIER_POLL).await;
         }
     }
     session.run(STATEMENT, "STOP REPLICA").await

@@ -3,6 +3,7 @@
 //! Each order is admitted by its term, which is on disk before anything is done for it. An order that was
 //! admitted runs to its end even when its caller has gone; every statement in it has a deadline.
 
+mod adopt;
 mod clone;
 mod close;
 mod error;

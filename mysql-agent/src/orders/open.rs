@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     LookAfter, OrderError, Orders, Running,
     close::{close_or_kill, refuse_writes},
-    follow::{Channel, stop_applier},
+    follow::{APPLIER_POLL, Channel, stop_applier},
 };
 use crate::{
     facts,
@@ -24,7 +24,6 @@ const UNTIL_ACKNOWLEDGED: Duration = Duration::from_hours(10 * 365 * 24);
 /// Time that received transactions have to be applied before the opening is refused, to be asked for again: an
 /// order must not take its turn for long.
 const UNTIL_APPLIED: Duration = Duration::from_secs(5);
-const APPLIER_POLL: Duration = Duration::from_millis(25);
 /// Highest value of rpl_semi_sync_source_wait_for_replica_count.
 const MOST_ACKS: u32 = 65_535;
 

@@ -35,6 +35,7 @@ async fn fresh_instance_is_cloned_and_an_interrupted_copy_is_thrown_away() {
     let clone = facts.clone.unwrap();
     assert_eq!(clone.donor_host, "localhost");
     assert!(clone.bytes_copied > 0 && clone.bytes_copied == clone.bytes_estimated);
+    assert_eq!(clone.bytes_per_second, 0, "a copy that has ended gets nothing more");
     assert_eq!(facts.mysqld_exits, 0, "the end that CLONE asks for is no crash");
     assert_eq!(count(&fresh).await, "1");
     fresh.follow(1, primary).await.unwrap();

@@ -17,8 +17,8 @@ use std::{
 };
 
 use fleet_proto::agent::v1::{
-    CloseRequest, Endpoint, FenceRequest, FollowRequest, InstanceFacts, OpenRequest, ProcessState,
-    StartCloneRequest, WatchInstanceRequest, agent_service_client::AgentServiceClient,
+    AdoptRequest, CloseRequest, Endpoint, FenceRequest, FollowRequest, InstanceFacts, OpenRequest,
+    ProcessState, StartCloneRequest, WatchInstanceRequest, agent_service_client::AgentServiceClient,
 };
 use fleet_runtime::{
     grpc,
@@ -99,7 +99,7 @@ impl World {
         let request = CertificateRequest {
             common_name: role.to_string(),
             dns_names: vec!["localhost".to_owned()],
-            identity: Some(Identity { namespace: namespace.to_owned(), role }),
+            identity: Some(Identity::new(namespace, role)),
             validity: Duration::from_hours(1),
         };
         let issued = self.authority.issue(&request, jiff::Timestamp::now()).unwrap();
@@ -327,7 +327,7 @@ async fn connect(address: SocketAddr, identity: &ReloadingIdentity) -> Result<Ch
 }
 
 fn agent_identity() -> Identity {
-    Identity { namespace: NAMESPACE.to_owned(), role: Role::Agent }
+    Identity::new(NAMESPACE, Role::Agent)
 }
 
 impl Instance {
@@ -391,6 +391,11 @@ impl Instance {
 
     pub async fn close(&self, term: u64) -> Result<(), Status> {
         self.agent().await.close(CloseRequest { term }).await.map(drop)
+    }
+
+    pub async fn adopt(&self, term: u64, gtids: &[&str]) -> Result<(), Status> {
+        let gtids = gtids.iter().map(|&gtid| gtid.to_owned()).collect();
+        self.agent().await.adopt(AdoptRequest { term, gtids }).await.map(drop)
     }
 
     pub async fn fence(&self, term: u64) -> Result<(), Status> {

@@ -5,9 +5,11 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod adopting;
 mod cloning;
 mod cluster;
 mod facts;
+mod gtids;
 mod harness;
 mod isolation;
 mod leaving;

@@ -82,4 +82,13 @@ async fn nonsense_is_reported_and_recovers_by_itself() {
     assert_eq!(instance.close(5).await.unwrap_err().code(), Code::FailedPrecondition);
     std::fs::remove_file(&term).unwrap();
     instance.wait_running().await;
+
+    // A killed mysqld leaves the lock of its socket, and its number may be that of a thread of the agent by now.
+    let agent = instance.agent_process().to_string();
+    let threads = std::fs::read_dir(format!("/proc/{agent}/task")).unwrap();
+    let mut threads = threads.map(|thread| thread.unwrap().file_name().into_string().unwrap());
+    let other = threads.find(|thread| *thread != agent).unwrap();
+    std::fs::write(instance.dir.join("run/mysqld.sock.lock"), other).unwrap();
+    instance.signal_mysqld(Signal::SIGKILL);
+    instance.wait("restarted", |facts| facts.mysqld_exits == 1 && facts.server.is_some()).await;
 }

@@ -3,6 +3,7 @@
 //! Every write asks the [`Gate`] first and has a limit that ends before another can hold the Lease.
 //! [`Applier::ensure`] writes only what is not so already: an unchanged object costs no request at all.
 
+mod declare;
 mod matches;
 
 use std::{
@@ -15,7 +16,7 @@ use fleet_api::names::{LABEL_MANAGED_BY, MANAGER};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
-    core::NamespaceResourceScope,
+    core::{ClusterResourceScope, NamespaceResourceScope},
 };
 pub use matches::{amount, satisfied_by};
 use serde::{Serialize, de::DeserializeOwned};
@@ -33,8 +34,32 @@ pub const DESIRED_HASH: &str = "mysqlfleet.io/desired-hash";
 
 const APPLY: &str = "apply";
 
-/// A namespaced object that can be written.
-pub trait Object: Resource<DynamicType = (), Scope = NamespaceResourceScope> + ResourceExt
+/// Where objects of a kind stand: in a namespace, or in none.
+pub trait Scope: Sized {
+    /// The API of an object's kind; `None` where it lacks the namespace that its kind has.
+    fn api<K: Resource<DynamicType = (), Scope = Self>>(
+        client: Client,
+        namespace: Option<&str>,
+    ) -> Option<Api<K>>;
+}
+
+impl Scope for NamespaceResourceScope {
+    fn api<K: Resource<DynamicType = (), Scope = Self>>(
+        client: Client,
+        namespace: Option<&str>,
+    ) -> Option<Api<K>> {
+        namespace.map(|namespace| Api::namespaced(client, namespace))
+    }
+}
+
+impl Scope for ClusterResourceScope {
+    fn api<K: Resource<DynamicType = (), Scope = Self>>(client: Client, _: Option<&str>) -> Option<Api<K>> {
+        Some(Api::all(client))
+    }
+}
+
+/// An object that can be written.
+pub trait Object: Resource<DynamicType = (), Scope: Scope> + ResourceExt
 where
     Self: Clone + Debug + Serialize + DeserializeOwned,
 {
@@ -42,7 +67,7 @@ where
 
 impl<K> Object for K
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Resource<DynamicType = (), Scope: Scope>,
     K: Clone + Debug + Serialize + DeserializeOwned,
 {
 }
@@ -99,12 +124,14 @@ pub enum ApplyError {
     },
     /// An object of the name is there that the fleet has not made.
     #[error(
-        "{object} is there already and was not made by mysql-fleet: rename it, or delete it if nobody needs it; \
+        "{object} is there already and was not made by {manager}: rename it, or delete it if nobody needs it; \
          until then it is left as it is"
     )]
     NameTaken {
         /// The object.
         object: String,
+        /// Who did not make it.
+        manager: &'static str,
     },
     /// The wanted object can't be sent.
     #[error("can't {action} {object}: {message}")]
@@ -179,11 +206,12 @@ impl Classified for ApplyError {
     }
 }
 
-/// Writes objects to the Kubernetes API, as field manager `mysql-fleet`.
+/// Writes objects to the Kubernetes API, as field manager `mysql-fleet` or another one.
 #[derive(Clone)]
 pub struct Applier {
     client: Client,
     gate: Gate,
+    manager: &'static str,
 }
 
 impl Debug for Applier {
@@ -195,7 +223,14 @@ impl Debug for Applier {
 impl Applier {
     /// A writer behind a gate.
     pub fn new(client: Client, gate: Gate) -> Self {
-        Self { client, gate }
+        Self { client, gate, manager: MANAGER }
+    }
+
+    /// Writes as this field manager. It is also the value of the managed-by label of what it makes: an object
+    /// that has the label is taken for its own.
+    #[must_use]
+    pub fn managed_by(self, manager: &'static str) -> Self {
+        Self { manager, ..self }
     }
 
     /// Makes the live object what is wanted, by server-side apply. Sends nothing if it is so already:
@@ -242,8 +277,8 @@ impl Applier {
         }
         let api = self.api(APPLY, desired)?;
         match self.send(APPLY, desired, api.get_opt(&desired.name_any())).await? {
-            Some(found) if !is_ours(desired, &found) => {
-                Err(ApplyError::NameTaken { object: describe(desired) })
+            Some(found) if !self.is_ours(desired, &found) => {
+                Err(ApplyError::NameTaken { object: describe(desired), manager: self.manager })
             }
             found => Ok(found.map(Cow::Owned)),
         }
@@ -262,7 +297,7 @@ impl Applier {
             }
         }
         let api = self.api(APPLY, desired)?;
-        let (name, params) = (desired.name_any(), PatchParams::apply(MANAGER).force());
+        let (name, params) = (desired.name_any(), PatchParams::apply(self.manager).force());
         let patch = Patch::Apply(&wanted);
         let written = self.send(APPLY, desired, api.patch(&name, &params, &patch)).await?;
         Ok(Applied::Written(Box::new(written)))
@@ -278,7 +313,7 @@ impl Applier {
     pub async fn create<K: Object>(&self, object: &K) -> Result<K, ApplyError> {
         let action = "create";
         let api = self.api(action, object)?;
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };
         self.send(action, object, api.create(&params, object)).await
     }
 
@@ -310,7 +345,7 @@ impl Applier {
         let action = "write the status of";
         let api = self.api(action, live)?;
         let patch = guarded(action, live, json!({ "status": value_of(action, live, status)? }))?;
-        let (name, params) = (live.name_any(), merge_params());
+        let (name, params) = (live.name_any(), self.merge_params());
         let patch = Patch::Merge(&patch);
         self.send(action, live, api.patch_status(&name, &params, &patch)).await
     }
@@ -325,7 +360,7 @@ impl Applier {
         let action = "change";
         let api = self.api(action, live)?;
         let patch = guarded(action, live, patch.clone())?;
-        let (name, params) = (live.name_any(), merge_params());
+        let (name, params) = (live.name_any(), self.merge_params());
         let patch = Patch::Merge(&patch);
         self.send(action, live, api.patch(&name, &params, &patch)).await
     }
@@ -350,31 +385,31 @@ impl Applier {
         Ok(answer)
     }
 
-    fn api<K: Object>(&self, action: &'static str, object: &K) -> Result<Api<K>, ApplyError> {
-        match object.namespace() {
-            Some(namespace) => Ok(Api::namespaced(self.client.clone(), &namespace)),
-            None => Err(malformed(action, object, "it has no namespace")),
-        }
+    /// Whether an object that a cache does not show may be changed: it belongs to the wanted one's owner, or says
+    /// itself that this manager keeps it. A name without an owner is the manager's own, whoever has edited the object.
+    fn is_ours<K: Object>(&self, desired: &K, found: &K) -> bool {
+        let Some(owner) = desired.owner_references().iter().find(|owner| owner.controller == Some(true))
+        else {
+            return true;
+        };
+        found.owner_references().iter().any(|found| found.uid == owner.uid)
+            || found.labels().get(LABEL_MANAGED_BY).is_some_and(|manager| manager == self.manager)
     }
-}
 
-/// Whether an object that a cache does not show may be changed: it belongs to the wanted one's owner, or says
-/// itself that the fleet manages it. A name without an owner is the fleet's own, whoever has edited the object.
-fn is_ours<K: Object>(desired: &K, found: &K) -> bool {
-    let Some(owner) = desired.owner_references().iter().find(|owner| owner.controller == Some(true)) else {
-        return true;
-    };
-    found.owner_references().iter().any(|found| found.uid == owner.uid)
-        || found.labels().get(LABEL_MANAGED_BY).is_some_and(|manager| manager == MANAGER)
-}
+    fn merge_params(&self) -> PatchParams {
+        PatchParams { field_manager: Some(self.manager.to_owned()), ..PatchParams::default() }
+    }
 
-fn merge_params() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+    fn api<K: Object>(&self, action: &'static str, object: &K) -> Result<Api<K>, ApplyError> {
+        K::Scope::api(self.client.clone(), object.namespace().as_deref())
+            .ok_or_else(|| malformed(action, object, "it has no namespace"))
+    }
 }
 
 /// The object for people: `Service tenant-a/orders-primary`.
 fn describe<K: Object>(object: &K) -> String {
-    format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any())
+    let namespace = object.namespace().map(|namespace| format!("{namespace}/")).unwrap_or_default();
+    format!("{} {namespace}{}", K::kind(&()), object.name_any())
 }
 
 fn malformed<K: Object>(action: &'static str, object: &K, message: impl Into<String>) -> ApplyError {

@@ -234,3 +234,47 @@ async fn what_the_cache_does_not_show_is_made_or_repaired_and_never_taken_from_s
         assert!(text.contains("ConfigMap tenant-a/orders-config") && text.contains("rename"), "{text}");
     }
 }
+
+#[tokio::test]
+async fn an_object_that_is_introduced_takes_nothing_from_others() {
+    let (applier, server) = applier(Gate::always_open());
+    let wanted = config_map(&[("my.cnf", "[mysqld]\n")]);
+    let answer = serde_json::to_value(applied(&wanted)).unwrap();
+    let (result, (method, uri, body)) = exchange(applier.introduce(&wanted), server, 201, answer).await;
+    result.unwrap();
+    assert_eq!(method, "PATCH");
+    assert!(uri.contains("fieldManager=mysql-fleet") && !uri.contains("force=true"), "{uri}");
+    assert!(body["metadata"].get("annotations").is_none(), "{body}");
+}
+
+#[tokio::test]
+async fn fields_are_declared_for_the_object_as_it_was_read() {
+    let (applier, server) = applier(Gate::always_open());
+    let live = applied(&config_map(&[("my.cnf", "[mysqld]\n"), ("other", "theirs")]));
+    let answer = serde_json::to_value(&live).unwrap();
+    let fields = json!({"metadata": {"annotations": {"a": "b"}}, "data": {"my.cnf": "x"}});
+    let (result, (method, uri, body)) = exchange(applier.declare(&live, &fields), server, 200, answer).await;
+    result.unwrap();
+    assert_eq!(method, "PATCH");
+    assert!(uri.contains("force=true") && uri.contains("orders-config"), "{uri}");
+    assert_eq!(
+        body,
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": "orders-config", "uid": "u1", "resourceVersion": "7", "annotations": {"a": "b"},
+            },
+            "data": {"my.cnf": "x"},
+        })
+    );
+}
+
+#[tokio::test]
+async fn who_does_not_lead_declares_nothing() {
+    let (applier, server) = applier(Gate::closed(Duration::from_secs(1)));
+    let live = applied(&config_map(&[]));
+    assert!(matches!(applier.introduce(&live).await, Err(ApplyError::GateClosed { .. })));
+    assert!(matches!(applier.declare(&live, &json!({})).await, Err(ApplyError::GateClosed { .. })));
+    assert_no_request(server, applier).await;
+}

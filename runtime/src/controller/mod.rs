@@ -13,18 +13,22 @@
 //! A reconcile that panics is `Fatal`, one that passes its deadline `Transient`. An object that can't be
 //! decoded is `Fatal` and never reaches the reconciler.
 
+mod changed;
 mod totals;
 mod worker;
 
 use std::{fmt::Debug, future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 
+pub use changed::Changed;
 use futures::StreamExt;
 use kube::{
-    Resource,
-    core::DeserializeGuard,
+    Api, Client, Resource,
+    core::{DeserializeGuard, NamespaceResourceScope},
     runtime::{
         Config, Controller,
         controller::{Action, Error},
+        reflector::ObjectRef,
+        watcher,
     },
 };
 use serde::de::DeserializeOwned;
@@ -88,6 +92,32 @@ pub enum ControllerError {
         /// Why.
         message: String,
     },
+}
+
+/// The controller of a namespace's objects: each is reconciled when it changes, and when `changed` names it.
+pub fn watched<K>(client: &Client, namespace: &str, changed: &Changed) -> Controller<DeserializeGuard<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let api = Api::<DeserializeGuard<K>>::namespaced(client.clone(), namespace);
+    let namespace = namespace.to_owned();
+    let triggers = changed.stream().map(move |(_, name)| ObjectRef::new(&name).within(&namespace));
+    Controller::new(api, watcher::Config::default()).reconcile_on(triggers)
+}
+
+/// The controller of the objects of all namespaces, or of a kind without namespaces: each is reconciled when it
+/// changes, and when `changed` names it.
+pub fn watched_everywhere<K>(client: &Client, changed: &Changed) -> Controller<DeserializeGuard<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let api = Api::<DeserializeGuard<K>>::all(client.clone());
+    let triggers = changed.stream().map(|(namespace, name)| match namespace.as_str() {
+        "" => ObjectRef::new(&name),
+        namespace => ObjectRef::new(&name).within(namespace),
+    });
+    Controller::new(api, watcher::Config::default()).reconcile_on(triggers)
 }
 
 /// Runs a controller until `shutdown`. Reconciles that run then are finished, within their deadline.

@@ -168,11 +168,43 @@ async fn a_panic_sets_the_object_aside_and_others_go_on() {
         "controller_runtime_reconcile_total{controller=\"mysqlcluster\",result=\"success\"} 1",
         "mysqlfleet_reconcile_total{controller=\"mysqlcluster\",result=\"fatal\",reason=\"Panicked\"} 1",
         "controller_runtime_reconcile_time_seconds_count{controller=\"mysqlcluster\"} 2",
+        "controller_runtime_reconcile_errors_total{controller=\"mysqlcluster\"} 1",
+        "controller_runtime_reconcile_panics_total{controller=\"mysqlcluster\"} 1",
+        "controller_runtime_active_workers{controller=\"mysqlcluster\"} 0",
+        "controller_runtime_max_concurrent_reconciles{controller=\"mysqlcluster\"} 1",
+        "mysqlfleet_set_aside_objects{controller=\"mysqlcluster\"} 1",
+        "workqueue_queue_duration_seconds_count{name=\"mysqlcluster\"} 2",
         "workqueue_depth{name=\"mysqlcluster\"} 0",
         "workqueue_adds_total{name=\"mysqlcluster\"} 2",
     ] {
         assert!(text.contains(line), "{line} is not in:\n{text}");
     }
+}
+
+/// Panics before it has made a future, as a function that is not `async` can.
+struct AtOnce;
+
+impl Reconcile<ConfigMap> for AtOnce {
+    type Error = Scripted;
+
+    fn reconcile(&self, object: Arc<ConfigMap>) -> impl Future<Output = Result<Action, Scripted>> + Send {
+        assert!(object.data.is_none(), "too early");
+        async { Ok(Action::await_change()) }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_before_the_first_await_is_caught_too() {
+    let (store, mut writer) = reflector::store();
+    writer.apply_watcher_event(&Event::Apply(object("orders")));
+    let totals = Totals::new("mysqlcluster", &Metrics::new());
+    let options = Options::new("mysqlcluster", "tenant-a", NonZeroUsize::MIN);
+    let token = CancellationToken::new();
+    let worker = Worker::new(store.clone(), Arc::new(AtOnce), options, totals.clone(), token);
+    let object = store.get(&ObjectRef::new("orders").within("tenant-a")).unwrap();
+    let Ok(action) = Worker::reconcile(object, Arc::new(worker)).await;
+    assert_eq!(action, Action::await_change());
+    assert_eq!(totals.set_aside()[0].message, "the reconcile panicked: too early");
 }
 
 #[tokio::test(start_paused = true)]

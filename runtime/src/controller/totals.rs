@@ -78,6 +78,11 @@ pub struct Totals {
     results: Family<ResultLabels, Unsigned>,
     reasons: Family<ReasonLabels, Unsigned>,
     time: HistogramFamily<ControllerLabels>,
+    errors: Family<ControllerLabels, Unsigned>,
+    panics: Family<ControllerLabels, Unsigned>,
+    active: Family<ControllerLabels, Gauge>,
+    most_active: Family<ControllerLabels, Gauge>,
+    aside: Family<ControllerLabels, Gauge>,
     depth: Family<QueueLabels, Gauge>,
     adds: Family<QueueLabels, Unsigned>,
     waited: HistogramFamily<QueueLabels>,
@@ -104,6 +109,11 @@ impl Totals {
             results: Family::default(),
             reasons: Family::default(),
             time: Family::new_with_constructor(seconds),
+            errors: Family::default(),
+            panics: Family::default(),
+            active: Family::default(),
+            most_active: Family::default(),
+            aside: Family::default(),
             depth: Family::default(),
             adds: Family::default(),
             waited: Family::new_with_constructor(seconds),
@@ -124,6 +134,31 @@ impl Totals {
                 "Duration of reconciles",
                 totals.time.clone(),
             );
+            registry.register(
+                "controller_runtime_reconcile_errors",
+                "Reconciles that have failed",
+                totals.errors.clone(),
+            );
+            registry.register(
+                "controller_runtime_reconcile_panics",
+                "Reconciles that have panicked",
+                totals.panics.clone(),
+            );
+            registry.register(
+                "controller_runtime_active_workers",
+                "Reconciles that run now",
+                totals.active.clone(),
+            );
+            registry.register(
+                "controller_runtime_max_concurrent_reconciles",
+                "Reconciles that may run at the same time",
+                totals.most_active.clone(),
+            );
+            registry.register(
+                "mysqlfleet_set_aside_objects",
+                "Objects that are not reconciled until they change, since they can't be or must not be",
+                totals.aside.clone(),
+            );
             registry.register("workqueue_depth", "Objects that wait for a reconcile", totals.depth.clone());
             registry.register("workqueue_adds", "Objects that were put into the queue", totals.adds.clone());
             registry.register(
@@ -132,6 +167,14 @@ impl Totals {
                 totals.waited.clone(),
             );
         });
+        // A rate of what has no value yet shows nothing of its first increase.
+        let controller = ControllerLabels { controller: name };
+        for counter in [&totals.errors, &totals.panics] {
+            let _from_zero = counter.get_or_create(&controller);
+        }
+        for gauge in [&totals.active, &totals.aside] {
+            gauge.get_or_create(&controller).set(0);
+        }
         totals.depth.get_or_create(&QueueLabels { name }).set(0);
         totals
     }
@@ -168,6 +211,27 @@ impl Totals {
         Waiting { totals: self.clone(), since: tokio::time::Instant::now() }
     }
 
+    /// Says how many reconciles may run at the same time.
+    pub(super) fn limited_to(&self, concurrency: usize) {
+        let most = i64::try_from(concurrency).unwrap_or(i64::MAX);
+        self.most_active.get_or_create(&self.labels()).set(most);
+    }
+
+    /// Counts a reconcile as running until the guard is dropped.
+    pub(super) fn begin(&self) -> Running {
+        self.active.get_or_create(&self.labels()).inc();
+        Running { totals: self.clone() }
+    }
+
+    /// Counts a panic. It is recorded as a failed reconcile, too.
+    pub(super) fn panicked(&self) {
+        self.panics.get_or_create(&self.labels()).inc();
+    }
+
+    fn labels(&self) -> ControllerLabels {
+        ControllerLabels { controller: self.name }
+    }
+
     pub(super) fn record(&self, outcome: Result<(), (ErrorClass, &'static str)>, took: Duration) {
         let controller = self.name;
         let (result, reason) = match outcome {
@@ -179,6 +243,9 @@ impl Totals {
             Err((ErrorClass::Fatal, _)) => "terminal_error",
             Err(_) => "error",
         };
+        if outcome.is_err() {
+            self.errors.get_or_create(&self.labels()).inc();
+        }
         self.results.get_or_create(&ResultLabels { controller, result: known }).inc();
         self.reasons.get_or_create(&ReasonLabels { controller, result, reason }).inc();
         self.time.get_or_create(&ControllerLabels { controller }).observe(took.as_secs_f64());
@@ -189,13 +256,16 @@ impl Totals {
     /// Sets an object aside, or takes it back.
     pub(super) fn aside(&self, namespace: &str, name: &str, error: Option<(&'static str, String)>) {
         let key = (namespace.to_owned(), name.to_owned());
+        let mut seen = self.seen();
         match error {
             Some((reason, message)) => {
                 let (namespace, name) = key.clone();
-                self.seen().set_aside.insert(key, SetAside { namespace, name, reason, message });
+                seen.set_aside.insert(key, SetAside { namespace, name, reason, message });
             }
-            None => drop(self.seen().set_aside.remove(&key)),
+            None => drop(seen.set_aside.remove(&key)),
         }
+        let count = i64::try_from(seen.set_aside.len()).unwrap_or(i64::MAX);
+        self.aside.get_or_create(&self.labels()).set(count);
     }
 
     fn count_waiting(&self, change: impl Fn(u64) -> u64) {
@@ -222,5 +292,17 @@ impl Drop for Waiting {
         let labels = QueueLabels { name: self.totals.name };
         self.totals.waited.get_or_create(&labels).observe(self.since.elapsed().as_secs_f64());
         self.totals.count_waiting(|waiting| waiting.saturating_sub(1));
+    }
+}
+
+/// A reconcile that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    totals: Totals,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.totals.active.get_or_create(&self.totals.labels()).dec();
     }
 }

@@ -65,6 +65,7 @@ where
         shutdown: CancellationToken,
     ) -> Self {
         let permits = Semaphore::new(options.concurrency.get());
+        totals.limited_to(options.concurrency.get());
         Self { store, reconciler, options, totals, permits, failures: Mutex::default(), shutdown }
     }
 
@@ -115,6 +116,7 @@ where
 
     async fn guarded(&self, object: &DeserializeGuard<K>, namespace: &str) -> Action {
         let started = Instant::now();
+        let _running = self.totals.begin();
         let outcome = match &object.0 {
             Ok(object) => self.attempt(Arc::new(object.clone())).await,
             Err(invalid) => Err(Failure {
@@ -133,7 +135,8 @@ where
 
     async fn attempt(&self, object: Arc<K>) -> Result<Action, Failure> {
         let deadline = self.options.deadline;
-        let reconcile = AssertUnwindSafe(self.reconciler.reconcile(object)).catch_unwind();
+        // Called within: what it does before its first await may panic, too.
+        let reconcile = AssertUnwindSafe(async { self.reconciler.reconcile(object).await }).catch_unwind();
         match timeout(deadline, reconcile).await {
             Ok(Ok(Ok(action))) => Ok(action),
             Ok(Ok(Err(error))) => Err(Failure {
@@ -142,12 +145,15 @@ where
                 message: error.to_string(),
                 retry_after: error.retry_after(),
             }),
-            Ok(Err(panic)) => Err(Failure {
-                class: ErrorClass::Fatal,
-                reason: "Panicked",
-                message: format!("the reconcile panicked: {}", panic_text(&*panic)),
-                retry_after: None,
-            }),
+            Ok(Err(panic)) => {
+                self.totals.panicked();
+                Err(Failure {
+                    class: ErrorClass::Fatal,
+                    reason: "Panicked",
+                    message: format!("the reconcile panicked: {}", panic_text(&*panic)),
+                    retry_after: None,
+                })
+            }
             Err(_) => Err(Failure {
                 class: ErrorClass::Transient,
                 reason: "DeadlineExceeded",

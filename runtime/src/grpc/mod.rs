@@ -60,7 +60,10 @@ pub fn require_role<T>(request: &Request<T>, namespace: &str, allowed: &[Role]) 
         .extensions()
         .get::<Peer>()
         .and_then(|peer| peer.identity.clone())
-        .filter(|identity| identity.namespace == namespace && allowed.contains(&identity.role))
+        .filter(|identity| match identity {
+            Identity::Tenant { namespace: of, role } => of == namespace && allowed.contains(role),
+            Identity::Member { .. } | Identity::Hub | Identity::Viewer => false,
+        })
         .ok_or_else(|| Status::permission_denied("permission denied"))
 }
 

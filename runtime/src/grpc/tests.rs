@@ -223,9 +223,13 @@ fn only_allowed_roles_of_the_namespace_may_call() {
         require_role(&request, "tenant-a", &[Role::Client, Role::Shard]).map_err(|status| status.code())
     };
     assert_eq!(ask(Some(shard())), Ok(shard()));
-    for identity in
-        [None, Some(Identity::new("tenant-a", Role::Agent)), Some(Identity::new("tenant-b", Role::Shard))]
-    {
+    for identity in [
+        None,
+        Some(Identity::new("tenant-a", Role::Agent)),
+        Some(Identity::new("tenant-b", Role::Shard)),
+        Some(Identity::member("east", "tenant-a")),
+        Some(Identity::Hub),
+    ] {
         assert_eq!(ask(identity), Err(tonic::Code::PermissionDenied));
     }
     let unknown = require_role(&Request::new(()), "tenant-a", &[Role::Client]).unwrap_err();

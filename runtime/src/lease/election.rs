@@ -40,11 +40,16 @@ impl Lease {
         config.check()?;
         Ok(Self {
             api: Api::namespaced(client, &config.namespace),
-            gate: Gate::closed(config.lease_duration.saturating_sub(config.renew_deadline)),
+            gate: Gate::closed(config.write_timeout()),
             state: watch::Sender::new(LeaseState::Follower(LeaseView::default())),
             record: None,
             config,
         })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
     }
 
     /// The gate that is open while this process holds the Lease.

@@ -1,7 +1,8 @@
 //! One leader: a Kubernetes Lease, taken and kept by client-go's algorithm, and the [`Gate`] that every
 //! write asks.
 //!
-//! What it guarantees, as long as the holder's monotonic clock does not stop:
+//! What it guarantees, as long as no monotonic clock stops, or differs from another's by more than 3 % in
+//! either direction:
 //!
 //! - Another's Lease is taken only after its record has stayed unchanged for a full lease duration on the
 //!   local monotonic clock. What clocks of other machines wrote in it plays no part.
@@ -23,6 +24,8 @@ pub use election::Lease;
 pub use gate::{Gate, GateClosed};
 use jiff::Timestamp;
 use record::Record;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Share of the retry period that is added at random, as in client-go.
 const JITTER: f64 = 0.2;
@@ -57,6 +60,13 @@ impl LeaseConfig {
         }
     }
 
+    /// The same with another lease duration: the renew deadline is two thirds of it, the retry period one third.
+    #[must_use]
+    pub fn lasting(self, lease_duration: Duration) -> Self {
+        let retry_period = lease_duration / 3;
+        Self { lease_duration, renew_deadline: 2 * retry_period, retry_period, ..self }
+    }
+
     fn check(&self) -> Result<(), LeaseError> {
         let wrong = |message: &str| Err(LeaseError::Config(message.to_owned()));
         if self.namespace.is_empty() || self.name.is_empty() || self.identity.is_empty() {
@@ -75,6 +85,13 @@ impl LeaseConfig {
             return wrong("the retry period must be above zero, and 1.2 times it below the renew deadline");
         }
         Ok(())
+    }
+
+    /// Limit of a write that has passed the gate. A fifth of the time between the gate's closing and the
+    /// Lease's expiry is left over, for clocks of different rates: with the times of [`Self::new`] and
+    /// [`Self::lasting`], 3 % in both directions.
+    fn write_timeout(&self) -> Duration {
+        self.lease_duration.saturating_sub(self.renew_deadline) * 4 / 5
     }
 
     /// Limit of one call.
@@ -105,6 +122,16 @@ pub enum LeaseState {
     Leader(LeaseView),
     /// This process held the Lease and does not any more. It never will again: it has to end.
     Lost,
+}
+
+impl LeaseState {
+    /// Waits until this process leads. False if the shutdown comes before, or if it never will.
+    pub async fn leading(state: &mut watch::Receiver<Self>, shutdown: &CancellationToken) -> bool {
+        tokio::select! {
+            leading = state.wait_for(|state| matches!(state, Self::Leader(_))) => leading.is_ok(),
+            () = shutdown.cancelled() => false,
+        }
+    }
 }
 
 /// The Lease can't be had, or was lost.

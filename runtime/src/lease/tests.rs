@@ -11,6 +11,8 @@ use tower_test::mock;
 
 use super::*;
 
+mod model;
+
 /// An API server that holds one Lease, with its versions, on the paused clock of the test.
 #[derive(Clone, Default)]
 struct Server(Arc<Mutex<Stored>>);
@@ -25,6 +27,8 @@ struct Stored {
     silent: bool,
     /// While set, requests get this status.
     broken: Option<u16>,
+    /// How long answers are under way.
+    late: Duration,
 }
 
 impl Server {
@@ -34,7 +38,10 @@ impl Server {
         tokio::spawn(async move {
             let mut unanswered = Vec::new();
             while let Some((request, send)) = handle.next_request().await {
-                match server.answer(request).await {
+                let answer = server.answer(request).await;
+                let late = server.0.lock().await.late;
+                tokio::time::sleep(late).await;
+                match answer {
                     Some((code, body)) => send.send_response(
                         Response::builder()
                             .status(code)
@@ -239,6 +246,26 @@ async fn the_gate_closes_before_another_can_take_over() {
         );
         assert_eq!(*first.state.borrow(), LeaseState::Lost);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_counts_from_the_sending_of_a_renewal() {
+    let server = Server::default();
+    let mut candidate = start(&server, "a");
+    candidate.leads().await;
+    server.0.lock().await.late = Duration::from_secs(4);
+    tokio::time::sleep(Duration::from_secs(35)).await;
+    let sent = {
+        let mut stored = server.0.lock().await;
+        stored.silent = true;
+        stored.requests.last().unwrap().1
+    };
+    assert!(candidate.gate.is_open() && sent.elapsed() >= Duration::from_secs(4), "the answer has not come");
+    while candidate.gate.is_open() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let closed = sent.elapsed();
+    assert!(closed > Duration::from_secs(19) && closed <= Duration::from_secs(20), "{closed:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,11 +7,13 @@ mod authority;
 mod config;
 mod identity;
 mod material;
+mod secret;
 
 pub use authority::{Authority, CertificateRequest, CertifiedPem, RenewalReason, needs_renewal};
 pub use config::ReloadingIdentity;
 pub use identity::{Identity, InvalidIdentity, InvalidRole, Role, identity_of};
-pub use material::Material;
+pub use material::{CertificateFacts, Material};
+pub use secret::{certificate, material, tls_data};
 
 /// Something about certificates can't be done.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,7 @@ use fleet_proto::agent::v1::{
     InstanceFacts, ServerFacts, WatchInstanceRequest, agent_service_client::AgentServiceClient,
 };
 use fleet_runtime::{
+    controller::Changed,
     grpc,
     lease::Gate,
     tls::{Identity, ReloadingIdentity, Role},
@@ -25,7 +26,6 @@ use super::{
     FRESH, Order, Sighting, Target,
     orders::{Outcome, Pace},
 };
-use crate::changed::Changed;
 
 /// How long to wait before an agent that could not be reached is dialled again.
 const REDIAL: Duration = Duration::from_millis(500);

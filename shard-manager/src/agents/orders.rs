@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use fleet_proto::agent::v1::{
-    CloseRequest, Endpoint, FenceRequest, FollowRequest, OpenRequest, StartCloneRequest,
+    AdoptRequest, CloseRequest, Endpoint, FenceRequest, FollowRequest, OpenRequest, StartCloneRequest,
     agent_service_client::AgentServiceClient,
 };
 use tokio::time::{Instant, timeout};
@@ -46,6 +46,11 @@ pub enum OrderKind {
     Close,
     /// End mysqld, which boots closed.
     Fence,
+    /// Commit empty transactions.
+    Adopt {
+        /// Their names.
+        gtids: Vec<String>,
+    },
     /// Copy a donor's data.
     Clone {
         /// The donor's DNS name.
@@ -67,6 +72,7 @@ impl fmt::Display for OrderKind {
             Self::Open { required_acks } => write!(f, "open with {required_acks} acknowledgements"),
             Self::Close => f.write_str("close"),
             Self::Fence => f.write_str("end mysqld"),
+            Self::Adopt { gtids } => write!(f, "commit {} empty transactions", gtids.len()),
             Self::Clone { host, .. } => write!(f, "copy the data of {host}"),
         }
     }
@@ -98,6 +104,7 @@ impl Order {
                 }
                 OrderKind::Close => agent.close(CloseRequest { term }).await.map(drop),
                 OrderKind::Fence => agent.fence(FenceRequest { term }).await.map(drop),
+                OrderKind::Adopt { gtids } => agent.adopt(AdoptRequest { term, gtids }).await.map(drop),
                 OrderKind::Clone { host, port, expendable, archive } => agent
                     .start_clone(StartCloneRequest {
                         term,
@@ -132,7 +139,10 @@ impl Order {
         let closes = |order: &Self| match order.kind {
             OrderKind::Fence => 2,
             OrderKind::Close => 1,
-            OrderKind::Follow { .. } | OrderKind::Open { .. } | OrderKind::Clone { .. } => 0,
+            OrderKind::Follow { .. }
+            | OrderKind::Open { .. }
+            | OrderKind::Adopt { .. }
+            | OrderKind::Clone { .. } => 0,
         };
         self.term > other.term || closes(self) > closes(other)
     }

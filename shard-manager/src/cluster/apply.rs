@@ -9,7 +9,7 @@ use fleet_runtime::{
 };
 use fleet_topology::InstanceId;
 use k8s_openapi::api::{
-    apps::v1::StatefulSet,
+    apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
 use kube::ResourceExt as _;
@@ -81,6 +81,7 @@ pub async fn apply(
         slices,
         disruption_budget,
         stateful_set,
+        proved_template,
         state: PhantomData,
     } = prepared;
     // Traffic first: it must follow the roles whatever becomes of the rest.
@@ -103,6 +104,9 @@ pub async fn apply(
         (None, None) => {}
     }
     applier.ensure(&stateful_set, found.stateful_set.as_deref()).await?;
+    if let Some(proved) = &proved_template {
+        keep_template(applier, proved, found).await?;
+    }
     grow_volumes(applier, cluster, found).await?;
     replace_unusable_pods(applier, found, unable).await?;
     if let Some(pod) = replace.and_then(|instance| replaceable(cluster, found, instance)) {
@@ -116,8 +120,23 @@ pub async fn apply(
         slices,
         disruption_budget,
         stateful_set,
+        proved_template,
         state: PhantomData,
     })
+}
+
+/// Keeps a template that has worked, and then none of those before it: at no time is there nothing to go back to.
+async fn keep_template(
+    applier: &Applier,
+    proved: &ControllerRevision,
+    found: &Children,
+) -> Result<(), ApplyError> {
+    let name = proved.name_any();
+    applier.ensure(proved, found.revisions.get(&name).map(AsRef::as_ref)).await?;
+    for (_, before) in found.revisions.iter().filter(|(before, _)| **before != name) {
+        applier.delete(before.as_ref()).await?;
+    }
+    Ok(())
 }
 
 /// Brings a Service to what it should be. A selector that somebody gave to one that has none is no part of

@@ -7,12 +7,12 @@ use fleet_api::{
     v1::MySQLCluster,
 };
 use k8s_openapi::api::{
-    apps::v1::StatefulSet,
+    apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
-use kube::ResourceExt as _;
+use kube::{Resource as _, ResourceExt as _};
 
 use crate::{
     stores::{Stores, cluster_of},
@@ -45,6 +45,8 @@ pub struct Children {
     pub disruption_budget: Option<Arc<PodDisruptionBudget>>,
     /// The StatefulSet.
     pub stateful_set: Option<Arc<StatefulSet>>,
+    /// The ControllerRevisions of templates that have worked, by name. Those of the StatefulSet are not among them.
+    pub revisions: BTreeMap<String, Arc<ControllerRevision>>,
     /// The pods by ordinal.
     pub pods: BTreeMap<u32, Arc<Pod>>,
     /// The volume claims by ordinal.
@@ -95,6 +97,16 @@ pub fn children(name: &str, stores: &Stores) -> Children {
             .collect(),
         disruption_budget: stores.get(&stores.disruption_budgets, name),
         stateful_set: stores.get(&stores.stateful_sets, name),
+        revisions: stores
+            .revisions
+            .state()
+            .into_iter()
+            .filter(|revision| cluster_of(revision.as_ref()) == Some(name))
+            .filter(|revision| {
+                revision.owner_references().iter().any(|owner| owner.kind == MySQLCluster::kind(&()))
+            })
+            .map(|revision| (revision.name_any(), revision))
+            .collect(),
         pods: of_cluster(stores.pods.state(), name, name),
         claims: of_cluster(stores.volume_claims.state(), name, &format!("data-{name}")),
     }

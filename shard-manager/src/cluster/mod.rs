@@ -11,6 +11,7 @@
 
 pub mod apply;
 pub mod build;
+pub mod copy;
 pub mod delete;
 pub mod dereference;
 mod error;
@@ -19,6 +20,7 @@ pub mod orders;
 pub mod pod_problem;
 pub mod publish;
 pub mod requests;
+pub mod rollout;
 pub mod status;
 
 use std::{
@@ -40,11 +42,14 @@ use fleet_runtime::{
 };
 use fleet_topology::{
     CatchingUp, Decision, Forcing, Fulfilment, InstanceId, Rebuild, Rebuilding, Stage, State, TermRecord,
-    decide,
+    Verdict, decide,
 };
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _, runtime::controller::Action};
-use tokio::sync::{Mutex, watch};
+use tokio::{
+    sync::{Mutex, watch},
+    time::Instant,
+};
 
 use build::{Applied, Resources, Traffic};
 use delete::Progress;
@@ -53,6 +58,7 @@ pub use error::ReconcileError;
 use observe::{Detail, Observation};
 use publish::Publisher;
 use requests::Answer;
+use rollout::{Plan, Stopwatch};
 use status::Outcome;
 
 use crate::{
@@ -67,8 +73,9 @@ use crate::{
 const RESYNC: Duration = Duration::from_secs(10);
 /// The same while something is under way.
 const RESYNC_UNSETTLED: Duration = Duration::from_secs(1);
-/// How many records a reconcile writes at most: a bootstrap takes one, a change of the quorum one.
-const MAX_RECORDS: usize = 3;
+/// How many times a reconcile writes what has to be decided on anew: a bootstrap takes one, a change of the quorum one, and
+/// a template that is given up.
+const MAX_RECORDS: usize = 4;
 
 /// The controller of a namespace's clusters.
 pub struct Reconciler {
@@ -93,17 +100,21 @@ pub struct Reconciler {
 }
 
 /// What is remembered of a cluster between reconciles. Losing it is safe.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Memory {
     /// The ackers of the last decision that are on their way to being in sync.
     catching_up: Vec<CatchingUp>,
     /// The record that this process has written last.
     record: Option<TermRecord>,
+    /// For how long an instance with a new template has been waited for.
+    stopwatch: Option<Stopwatch>,
 }
 
 /// What was observed and decided, with the object that it was decided for.
 struct Decided {
     cluster: MySQLCluster,
+    /// Which template its pods are to have.
+    plan: Plan,
     found: Dereferenced,
     decision: Decision,
     details: BTreeMap<u32, Detail>,
@@ -159,10 +170,12 @@ impl Reconciler {
         let mut answers: Vec<Answer> = Vec::new();
         for _ in 0..MAX_RECORDS {
             let requests = requests::requests(&cluster);
-            let catching_up = self.memory.lock().await.entry(uid.clone()).or_default().catching_up.clone();
+            let now = Instant::now();
+            let Memory { catching_up, stopwatch, .. } = self.remembered(&uid).await;
+            let plan = Plan::of(&cluster, &found.children, stopwatch.as_ref().map(|watch| (watch, now)));
             let sighting = |pod: &str| self.agents.sighting(&name, pod);
             let Observation { view, details } =
-                observe::observe(&cluster, &found.children, sighting, catching_up, &requests)?;
+                observe::observe(&plan, &found.children, sighting, catching_up, &requests)?;
             let decision = decide(&view);
             self.agents.attend(&name, waits_for_positions(&view.record, &decision));
             // The first answer has the reason: after the record that gives a handover up, only that it was.
@@ -172,8 +185,23 @@ impl Reconciler {
                 }
             }
             let mut memory = self.memory.lock().await;
-            memory.entry(uid.clone()).or_default().catching_up.clone_from(&decision.catching_up);
+            let remembered = memory.entry(uid.clone()).or_default();
+            remembered.catching_up.clone_from(&decision.catching_up);
+            let waits_for = decision.progress.waits_for;
+            let problem = waits_for.and_then(|id| details.get(&id.0)?.problem.as_ref());
+            let stopwatch = plan.stopwatch(stopwatch, &decision.progress, problem, now);
+            remembered.stopwatch.clone_from(&stopwatch);
             drop(memory);
+            if let (Verdict::GivenUp, Some(instance), Some(stopwatch)) =
+                (decision.progress.verdict, waits_for, &stopwatch)
+            {
+                let says = status::said_of(&name, &decision, &details, instance);
+                let reason = stopwatch.reason(says, problem.is_some());
+                if let Some(status) = plan.give_up(&cluster, instance, reason, Timestamp::now()) {
+                    cluster = self.publisher.give_up(&cluster, &status).await?;
+                    continue;
+                }
+            }
             if let (Some(Forcing::UnderWay { begun }), Some(force)) = (&decision.forcing, requests.force) {
                 cluster = requests::take_up_force(&self.applier, cluster, force.instance, *begun).await?;
             }
@@ -186,7 +214,7 @@ impl Reconciler {
                 {
                     cluster = requests::take_up_rebuild(&self.applier, cluster, instance).await?;
                 }
-                return Ok(Decided { cluster, found, decision, details, answers });
+                return Ok(Decided { cluster, plan, found, decision, details, answers });
             };
             if let Some(Fulfilment::UnderWay { to, term }) = decision.wish {
                 cluster = requests::take_up(&self.applier, cluster, to, term).await?;
@@ -195,6 +223,10 @@ impl Reconciler {
             cluster = self.begin_term(&cluster, &uid, record).await?;
         }
         Err(ReconcileError::TooManyRecords { cluster: name })
+    }
+
+    async fn remembered(&self, uid: &str) -> Memory {
+        self.memory.lock().await.entry(uid.to_owned()).or_default().clone()
     }
 
     async fn begin_term(
@@ -231,11 +263,11 @@ impl Reconciler {
 
     /// Build, apply, status.
     async fn act(&self, decided: &Decided) -> Result<Action, ReconcileError> {
-        let Decided { cluster, found, decision, details, answers } = decided;
+        let Decided { cluster, plan, found, decision, details, answers } = decided;
         let name = cluster.name_any();
         // Orders first, and whatever becomes of the objects: a role is worth more than a Service.
         orders::send(&self.agents, &self.namespace, &name, decision);
-        let applied = self.bring_about(cluster, found, decision, &unable(details)).await;
+        let applied = self.bring_about(&plan.cluster, found, decision, &unable(details)).await;
         let cluster = &self.answer(cluster, answers).await?;
         let text = applied.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let outcome = match &applied {
@@ -244,7 +276,7 @@ impl Reconciler {
         };
         let worth_telling = applied.as_ref().err().is_none_or(|error| error.class() != ErrorClass::Transient);
         if worth_telling {
-            let status = status::decided(cluster, decision, details, outcome, Timestamp::now());
+            let status = status::decided(cluster, plan, decision, details, outcome, Timestamp::now());
             self.publisher.publish(cluster, status).await?;
         }
         applied?;
@@ -280,10 +312,15 @@ impl Reconciler {
             found,
             traffic: &traffic(&cluster.name_any(), &found.children, decision),
             pods: decision.pods,
+            works: decision.progress.verdict == Verdict::Works,
             images: &self.images,
             now: Timestamp::now(),
         })?;
-        Ok(apply::apply(&self.applier, cluster, prepared, &found.children, unable, decision.replace).await?)
+        let replace = decision.replace;
+        // All children are in it: on the heap, it is not a part of each future around it.
+        let applying =
+            Box::pin(apply::apply(&self.applier, cluster, prepared, &found.children, unable, replace));
+        Ok(applying.await?)
     }
 
     async fn delete(&self, cluster: &MySQLCluster) -> Result<Action, ReconcileError> {

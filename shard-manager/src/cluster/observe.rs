@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use fleet_api::{
     names,
-    v1::{self, MySQLCluster, MySQLClusterStatus, TermStage},
+    v1::{self, MySQLClusterStatus, TermStage},
 };
 use fleet_proto::agent::v1 as proto;
 use fleet_topology::{
@@ -15,7 +15,7 @@ use fleet_topology::{
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 
-use super::{build::TemplateMark, dereference::Children, pod_problem, requests::Requests};
+use super::{dereference::Children, pod_problem, requests::Requests, rollout::Plan};
 use crate::agents::Sighting;
 
 /// Everything observed about a cluster.
@@ -55,12 +55,13 @@ pub enum ObserveError {
 
 /// Merges the pods, their volume claims and what their agents say.
 pub fn observe(
-    cluster: &MySQLCluster,
+    plan: &Plan,
     children: &Children,
     sighting: impl Fn(&str) -> Sighting,
     catching_up: Vec<CatchingUp>,
     requests: &Requests,
 ) -> Result<Observation, ObserveError> {
+    let cluster = &plan.cluster;
     let name = cluster.name_any();
     let replicas = u32::try_from(cluster.spec.replicas).unwrap_or_default();
     let resolver = Resolver { cluster: &name, namespace: &cluster.namespace().unwrap_or_default() };
@@ -71,12 +72,11 @@ pub fn observe(
 
     let mut instances = Vec::with_capacity(ordinals.len());
     let mut details = BTreeMap::new();
-    let template = TemplateMark::of(cluster);
     for ordinal in ordinals {
         let pod = children.pods.get(&ordinal);
         let Sighting { facts, unknown_for, problem } = sighting(&names::pod(&name, ordinal));
         let claim = children.claims.get(&ordinal);
-        let outdated = pod.is_some_and(|pod| template.is_missing_from(&pod.metadata));
+        let outdated = pod.is_some_and(|pod| plan.is_outdated(&pod.metadata));
         let pod_problem = pod.and_then(|pod| pod_problem::of(pod, claim.map(AsRef::as_ref)));
         let (observed, undecodable) = match &facts {
             None => (unknown(unknown_for), None),
@@ -90,9 +90,11 @@ pub fn observe(
             pod: pod_state(pod),
             has_volume: claim.is_some_and(|claim| has_volume(claim)),
             outdated,
+            abandoned: pod.is_some_and(|pod| plan.is_abandoned(&pod.metadata)),
             facts: observed,
         });
-        let problem = pod_problem.or(undecodable).or(problem);
+        let problem =
+            pod_problem.or(undecodable).or(problem).or_else(|| facts.as_deref().and_then(end_of_mysqld));
         details.insert(ordinal, Detail { facts, problem, outdated });
     }
     let view = ClusterView {
@@ -101,6 +103,7 @@ pub fn observe(
         paused: cluster.spec.paused.clustering,
         wanted_primary: requests.wish,
         rebuild: requests.rebuild,
+        release: requests.release.clone(),
         force: requests.force,
         durability: match cluster.spec.durability {
             v1::Durability::Strict => Durability::Strict,
@@ -110,6 +113,7 @@ pub fn observe(
         opened: opened(cluster.status.as_ref())?,
         ackers: in_sync(&name, cluster.status.as_ref()),
         catching_up,
+        trial: plan.trial.clone(),
         instances,
     };
     Ok(Observation { view, details })
@@ -200,6 +204,12 @@ fn in_sync(name: &str, status: Option<&MySQLClusterStatus>) -> Vec<AckerIdentity
             })
         })
         .collect()
+}
+
+/// With which words mysqld ended, while it waits to be started again: an option that it does not take, say.
+fn end_of_mysqld(facts: &proto::InstanceFacts) -> Option<String> {
+    let ended = facts.process_state() == proto::ProcessState::Exited;
+    (ended && !facts.process_message.is_empty()).then(|| facts.process_message.clone())
 }
 
 fn pod_state(pod: Option<&Arc<Pod>>) -> PodState {
@@ -323,8 +333,31 @@ fn milliseconds(duration: &prost_types::Duration) -> Option<u64> {
     seconds.checked_mul(1000)?.checked_add(nanos / 1_000_000)
 }
 
+/// A cluster of three of which nothing is known.
+#[cfg(test)]
+pub(super) fn unobserved() -> ClusterView {
+    ClusterView {
+        replicas: 3,
+        offline: false,
+        paused: false,
+        wanted_primary: None,
+        rebuild: None,
+        release: None,
+        force: None,
+        durability: Durability::Strict,
+        record: TermRecord::NONE,
+        opened: Term::NONE,
+        ackers: Vec::new(),
+        catching_up: Vec::new(),
+        trial: fleet_topology::Trial::default(),
+        instances: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use fleet_api::v1::MySQLCluster;
+
     use super::*;
 
     fn status() -> MySQLClusterStatus {
@@ -406,14 +439,50 @@ mod tests {
         ]));
         let unseen =
             |_: &str| Sighting { facts: None, unknown_for: std::time::Duration::ZERO, problem: None };
-        let Observation { view, .. } =
-            observe(&cluster, &children, unseen, Vec::new(), &Requests::default()).unwrap();
+        let Observation { view, .. } = observe(
+            &Plan::of(&cluster, &children, None),
+            &children,
+            unseen,
+            Vec::new(),
+            &Requests::default(),
+        )
+        .unwrap();
         let seen: Vec<_> = view
             .instances
             .iter()
             .map(|instance| (instance.id.0, instance.pod, instance.has_volume))
             .collect();
         assert_eq!(seen, [(0, PodState::Absent, true), (1, PodState::Absent, true)]);
+    }
+
+    #[test]
+    fn an_instance_whose_mysqld_ended_says_why() {
+        let cluster: MySQLCluster = serde_json::from_value(serde_json::json!({
+            "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "metadata": {"name": "orders"},
+            "spec": {"replicas": 1, "version": "9.7", "storage": {"size": "1Gi"}},
+        }))
+        .unwrap();
+        let plan = Plan::of(&cluster, &Children::default(), None);
+        let problem = |state: proto::ProcessState, message: &str| {
+            let facts = proto::InstanceFacts {
+                process_state: state.into(),
+                process_message: message.to_owned(),
+                ..proto::InstanceFacts::default()
+            };
+            let seen = |_: &str| Sighting {
+                facts: Some(Arc::new(facts.clone())),
+                unknown_for: std::time::Duration::ZERO,
+                problem: None,
+            };
+            let Observation { details, .. } =
+                observe(&plan, &claims(serde_json::json!([])), seen, Vec::new(), &Requests::default())
+                    .unwrap();
+            details[&0].problem.clone()
+        };
+        let words = "mysqld ended with exit code 1: unknown variable 'x=1'.";
+        assert_eq!(problem(proto::ProcessState::Exited, words).as_deref(), Some(words));
+        assert_eq!(problem(proto::ProcessState::Exited, ""), None);
+        assert_eq!(problem(proto::ProcessState::Running, words), None);
     }
 
     #[test]

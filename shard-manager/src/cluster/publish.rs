@@ -2,107 +2,50 @@
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use fleet_api::v1::{
-    Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, RequestKind, RequestOutcome, TermStage,
+    Condition, ConditionType, MySQLCluster, MySQLClusterStatus, Phase, RequestKind, RequestOutcome,
+    RolloutState, TermStage,
 };
 use fleet_runtime::{
     apply::{Applier, ApplyError},
-    lease::Gate,
+    events::{EventType, Events},
 };
 use fleet_topology::{Term, TermRecord};
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{
-    Client, Resource as _, ResourceExt as _,
-    runtime::events::{Event, EventType, Recorder, Reporter},
-};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout},
-};
-use tokio_util::sync::CancellationToken;
+use kube::ResourceExt as _;
+use tokio::time::Instant;
 
 use super::{
     requests::Answer,
-    status::{ROLLING_UPDATE, same_but_positions, with_opened, with_record},
+    rollout::words::{ROLLING_BACK, ROLLING_UPDATE, given_up},
+    status::{same_but_positions, with_opened, with_record},
 };
 
 /// How often a status is written of which only positions in the stream of transactions have moved.
 const POSITIONS_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the write of an event may take.
-const EVENT_LIMIT: Duration = Duration::from_secs(2);
-
-/// How many events wait to be written at most. Those that come then are lost.
-const EVENTS: usize = 256;
-
 /// Writes statuses, and hands events to whoever writes those.
 pub struct Publisher {
     applier: Applier,
-    events: mpsc::Sender<Told>,
+    events: Events,
     written: Mutex<HashMap<String, Instant>>,
 }
 
-/// Writes events, one after the other, beside everything else: a role that changes waits for none of them.
-pub struct Teller {
-    gate: Gate,
-    recorder: Recorder,
-    events: mpsc::Receiver<Told>,
-}
-
-/// An event, and the cluster that it is about.
-struct Told {
-    cluster: ObjectReference,
-    event: Event,
-}
-
-impl Teller {
-    /// Writes in the name of this pod what is handed to it. An event that can't be written soon is lost, with a line
-    /// in the log. Ends with the shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Infallible> {
-        loop {
-            let told = tokio::select! {
-                told = self.events.recv() => told,
-                () = shutdown.cancelled() => return Ok(()),
-            };
-            let Some(told) = told else {
-                // Nobody leads any more.
-                shutdown.cancelled().await;
-                return Ok(());
-            };
-            self.tell(&told).await;
-        }
-    }
-
-    async fn tell(&self, Told { cluster, event }: &Told) {
-        if !self.gate.is_open() {
-            return;
-        }
-        let problem = match timeout(EVENT_LIMIT, self.recorder.publish(event, cluster)).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {EVENT_LIMIT:?}"),
-        };
-        lost(cluster, event, &problem);
-    }
-}
-
-fn lost(cluster: &ObjectReference, event: &Event, problem: &str) {
-    let cluster = cluster.name.as_deref().unwrap_or_default();
-    tracing::warn!(cluster, reason = event.reason, problem, "an event could not be written");
+/// Something to tell of.
+#[derive(Debug, PartialEq)]
+struct News {
+    type_: EventType,
+    reason: String,
+    note: String,
 }
 
 impl Publisher {
-    /// A publisher that writes in the name of this pod, and what writes its events.
-    pub fn new(client: Client, applier: Applier, gate: Gate, pod: String) -> (Self, Teller) {
-        let reporter = Reporter { controller: "mysqlfleet.io/shard-manager".to_owned(), instance: Some(pod) };
-        let (sender, events) = mpsc::channel(EVENTS);
-        let teller = Teller { gate, recorder: Recorder::new(client, reporter), events };
-        (Self { applier, events: sender, written: Mutex::default() }, teller)
+    /// A publisher that tells of what it writes.
+    pub fn new(applier: Applier, events: Events) -> Self {
+        Self { applier, events, written: Mutex::default() }
     }
 
     /// Writes the status if it says something new.
@@ -145,62 +88,32 @@ impl Publisher {
         }
     }
 
+    /// Writes that the spec's template was given up, unless the cluster has changed since it was read, and tells of it.
+    pub async fn give_up(
+        &self,
+        cluster: &MySQLCluster,
+        status: &MySQLClusterStatus,
+    ) -> Result<MySQLCluster, ApplyError> {
+        let written = self.applier.patch_status(cluster, &complete(status)).await?;
+        if let Some(note) = status.rollout.as_ref().and_then(given_up) {
+            tracing::warn!(cluster = cluster.name_any(), "{note}");
+            self.tell(cluster, news(EventType::Warning, "RollingUpdateGivenUp", &note));
+        }
+        Ok(written)
+    }
+
     /// Tells of the term that has begun.
     pub fn tell_of_term(&self, cluster: &MySQLCluster) {
-        let status = cluster.status.clone().unwrap_or_default();
-        let primary = status.primary.unwrap_or_default();
-        let (type_, reason, text) = match status.stage {
-            Some(TermStage::Fencing) => {
-                let text = format!("{primary} is lost; term {} revokes its ackers", status.term);
-                (EventType::Warning, "FailoverBegan", text)
-            }
-            Some(TermStage::Handover) => {
-                let to = status.handover_to.unwrap_or_default();
-                (
-                    EventType::Normal,
-                    "SwitchoverBegan",
-                    format!("{primary} hands over to {to} in term {}", status.term),
-                )
-            }
-            Some(TermStage::Reign) | None => {
-                let text = format!(
-                    "{primary} is the primary of term {}; each commit waits for {} of {} acknowledgements",
-                    status.term, status.required_acks, status.ackers
-                );
-                match status.forced.filter(|forced| forced.term == status.term) {
-                    Some(forced) => (
-                        EventType::Warning,
-                        "PrimaryForced",
-                        format!(
-                            "{text}. It was forced: what was acknowledged and is not in {} is left out",
-                            forced.point
-                        ),
-                    ),
-                    None => (EventType::Normal, "TermBegan", text),
-                }
-            }
-        };
-        tracing::info!(cluster = cluster.name_any(), term = status.term, reason, "{text}");
-        self.tell(cluster, event(type_, reason, &text));
+        let news = of_term(cluster.status.clone().unwrap_or_default());
+        tracing::info!(cluster = cluster.name_any(), reason = news.reason, "{}", news.note);
+        self.tell(cluster, news);
     }
 
     /// Tells what became of a request.
     pub fn tell_of_answer(&self, cluster: &MySQLCluster, answer: &Answer) {
-        let Answer { kind, asked, outcome, message } = answer;
-        let type_ = match (outcome, kind) {
-            (RequestOutcome::Done, RequestKind::Switchover | RequestKind::Rebuild) => EventType::Normal,
-            // Something may be lost by it.
-            (RequestOutcome::Done, RequestKind::ForcePrimary) | (RequestOutcome::Refused, _) => {
-                EventType::Warning
-            }
-        };
-        let but = match outcome {
-            RequestOutcome::Done => "",
-            RequestOutcome::Refused => ", and nothing was changed",
-        };
-        let text = format!("asked for {asked}{but}: {message}");
-        tracing::info!(cluster = cluster.name_any(), reason = answer.reason(), "{text}");
-        self.tell(cluster, event(type_, answer.reason(), &text));
+        let news = of_answer(answer);
+        tracing::info!(cluster = cluster.name_any(), reason = news.reason, "{}", news.note);
+        self.tell(cluster, news);
     }
 
     fn positions_due(&self, cluster: &MySQLCluster) -> bool {
@@ -209,13 +122,8 @@ impl Publisher {
         last.is_none_or(|at| at.elapsed() >= POSITIONS_EVERY)
     }
 
-    fn tell(&self, cluster: &MySQLCluster, event: Event) {
-        let told = Told { cluster: cluster.object_ref(&()), event };
-        if let Err(refused) = self.events.try_send(told) {
-            let problem = refused.to_string();
-            let Told { cluster, event } = refused.into_inner();
-            lost(&cluster, &event, &problem);
-        }
+    fn tell(&self, cluster: &MySQLCluster, News { type_, reason, note }: News) {
+        self.events.tell(cluster, type_, &reason, &note);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
@@ -236,6 +144,7 @@ fn complete(status: &MySQLClusterStatus) -> serde_json::Value {
         "promotionPoint": null,
         "forced": null,
         "inSync": [],
+        "rollout": null,
         "answeredRequests": [],
         "instances": [],
         "conditions": [],
@@ -248,8 +157,59 @@ fn complete(status: &MySQLClusterStatus) -> serde_json::Value {
     value
 }
 
+/// The term that has begun.
+fn of_term(status: MySQLClusterStatus) -> News {
+    let primary = status.primary.unwrap_or_default();
+    match status.stage {
+        Some(TermStage::Fencing) => {
+            let text = format!("{primary} is lost; term {} revokes its ackers", status.term);
+            news(EventType::Warning, "FailoverBegan", &text)
+        }
+        Some(TermStage::Handover) => {
+            let to = status.handover_to.unwrap_or_default();
+            let text = format!("{primary} hands over to {to} in term {}", status.term);
+            news(EventType::Normal, "SwitchoverBegan", &text)
+        }
+        Some(TermStage::Reign) | None => {
+            let text = format!(
+                "{primary} is the primary of term {}; each commit waits for {} of {} acknowledgements",
+                status.term, status.required_acks, status.ackers
+            );
+            match status.forced.filter(|forced| forced.term == status.term) {
+                Some(forced) => {
+                    let point = forced.point;
+                    let text = format!(
+                        "{text}. It was forced: what was acknowledged and is not in {point} is left out"
+                    );
+                    news(EventType::Warning, "PrimaryForced", &text)
+                }
+                None => news(EventType::Normal, "TermBegan", &text),
+            }
+        }
+    }
+}
+
+/// What became of a request.
+fn of_answer(answer: &Answer) -> News {
+    let Answer { kind, asked, outcome, message } = answer;
+    let type_ = match (outcome, kind) {
+        (RequestOutcome::Done, RequestKind::Switchover | RequestKind::Rebuild | RequestKind::Release) => {
+            EventType::Normal
+        }
+        // Something may be lost by it.
+        (RequestOutcome::Done, RequestKind::ForcePrimary) | (RequestOutcome::Refused, _) => {
+            EventType::Warning
+        }
+    };
+    let but = match outcome {
+        RequestOutcome::Done => "",
+        RequestOutcome::Refused => ", and nothing was changed",
+    };
+    news(type_, answer.reason(), &format!("asked for {asked}{but}: {message}"))
+}
+
 /// What of a change of status is worth an event.
-fn events(before: &MySQLClusterStatus, after: &MySQLClusterStatus) -> Vec<Event> {
+fn events(before: &MySQLClusterStatus, after: &MySQLClusterStatus) -> Vec<News> {
     let mut events = Vec::new();
     if let Some(phase) = after.phase.filter(|phase| before.phase != Some(*phase)) {
         let type_ = match phase {
@@ -268,19 +228,32 @@ fn events(before: &MySQLClusterStatus, after: &MySQLClusterStatus) -> Vec<Event>
         };
         let told =
             condition(after, ConditionType::Progressing).map_or("", |condition| condition.message.as_str());
-        events.push(event(type_, &format!("{phase:?}"), told));
+        events.push(news(type_, &format!("{phase:?}"), told));
     }
-    let rolls = |status| {
+    let is_under_way = |status, reason: &str| {
         condition(status, ConditionType::Progressing)
-            .filter(|condition| condition.reason == ROLLING_UPDATE)
-            .map(|condition| condition.message.as_str())
+            .filter(|condition| condition.reason == reason)
+            .map(|condition| condition.message.clone())
     };
+    let healthy = after.phase == Some(Phase::Healthy);
+    let rolls = |status| is_under_way(status, ROLLING_UPDATE);
     match (rolls(before), rolls(after)) {
-        (None, Some(message)) => events.push(event(EventType::Normal, "RollingUpdateBegan", message)),
-        (Some(_), None) if after.phase == Some(Phase::Healthy) => {
-            events.push(event(EventType::Normal, "RollingUpdateEnded", "all pods are of the present spec"));
+        (None, Some(message)) => events.push(news(EventType::Normal, "RollingUpdateBegan", &message)),
+        (Some(_), None) if healthy && after.rollout.is_none() => {
+            events.push(news(EventType::Normal, "RollingUpdateEnded", "all pods are of the present spec"));
         }
         (None | Some(_), None) | (Some(_), Some(_)) => {}
+    }
+    let stopped = |status: &MySQLClusterStatus| {
+        status.rollout.as_ref().is_some_and(|rollout| rollout.state == RolloutState::Stopped)
+    };
+    if let Some(message) = rolls(after).filter(|_| stopped(after) && !stopped(before)) {
+        events.push(news(EventType::Warning, "RollingUpdateStopped", &message));
+    }
+    if is_under_way(before, ROLLING_BACK).is_some() && is_under_way(after, ROLLING_BACK).is_none() && healthy
+    {
+        let note = after.rollout.as_ref().and_then(given_up);
+        events.extend(note.map(|note| news(EventType::Normal, "RolledBack", &note)));
     }
     let failure = |status| {
         condition(status, ConditionType::ReconcileSucceeded)
@@ -288,7 +261,7 @@ fn events(before: &MySQLClusterStatus, after: &MySQLClusterStatus) -> Vec<Event>
             .map(|condition| (condition.reason.as_str(), condition.message.as_str()))
     };
     if let Some((reason, message)) = failure(after).filter(|failed| failure(before) != Some(*failed)) {
-        events.push(event(EventType::Warning, reason, message));
+        events.push(news(EventType::Warning, reason, message));
     }
     events
 }
@@ -297,49 +270,27 @@ fn condition(status: &MySQLClusterStatus, type_: ConditionType) -> Option<&Condi
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// An event. Its note is cut to what the API server takes: 1,024 bytes (API reference, events.k8s.io/v1).
-fn event(type_: EventType, reason: &str, note: &str) -> Event {
-    let mut note = note.to_owned();
-    while note.len() > 1024 {
-        note.pop();
-    }
-    Event {
-        type_,
-        reason: reason.to_owned(),
-        note: Some(note),
-        action: "Reconcile".to_owned(),
-        secondary: None,
-    }
+fn news(type_: EventType, reason: &str, note: &str) -> News {
+    News { type_, reason: reason.to_owned(), note: note.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
-    use fleet_api::v1::{AnsweredRequest, ForcedTakeover, InSyncInstance, InstanceRole, InstanceStatus};
+    use fleet_api::v1::{
+        AnsweredRequest, ForcedTakeover, InSyncInstance, InstanceRole, InstanceStatus, RolloutStatus,
+    };
     use serde_json::Value;
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_forced_primary_is_told_of_as_a_warning_with_what_it_held() {
-        let (service, _server) =
-            tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
-        let client = Client::new(service, "tenant-a");
-        let gate = Gate::always_open();
-        let applier = Applier::new(client.clone(), gate.clone());
-        let (publisher, mut teller) = Publisher::new(client, applier, gate, "shard-0".to_owned());
-        let mut told = |term: i64, forced: i64| {
-            let mut cluster: MySQLCluster = serde_json::from_value(serde_json::json!({
-                "apiVersion": "mysqlfleet.io/v1", "kind": "MySQLCluster", "metadata": {"name": "orders"},
-                "spec": {"version": "9.7", "storage": {"size": "1Gi"}},
-            }))
-            .unwrap();
+    #[test]
+    fn a_forced_primary_is_told_of_as_a_warning_with_what_it_held() {
+        let told = |term: i64, forced: i64| {
             let forced = Some(ForcedTakeover { term: forced, point: "a:1-7".to_owned() });
             let primary = Some("orders-2".to_owned());
-            cluster.status =
-                Some(MySQLClusterStatus { term, primary, forced, ..MySQLClusterStatus::default() });
-            publisher.tell_of_term(&cluster);
-            let Event { type_, reason, note, .. } = teller.events.try_recv().unwrap().event;
-            (format!("{type_:?}"), reason, note.unwrap())
+            let News { type_, reason, note } =
+                of_term(MySQLClusterStatus { term, primary, forced, ..MySQLClusterStatus::default() });
+            (format!("{type_:?}"), reason, note)
         };
         let (type_, reason, note) = told(3, 3);
         assert_eq!((type_.as_str(), reason.as_str()), ("Warning", "PrimaryForced"));
@@ -353,11 +304,6 @@ mod tests {
             outcome,
             message: "orders-2 takes writes".to_owned(),
         };
-        let cluster = MySQLCluster::new(
-            "orders",
-            serde_json::from_value(serde_json::json!({"version": "9.7", "storage": {"size": "1Gi"}}))
-                .unwrap(),
-        );
         for (kind, outcome, type_, note) in [
             (
                 RequestKind::ForcePrimary,
@@ -378,10 +324,57 @@ mod tests {
                 "asked for orders-2, and nothing was changed: orders-2 takes writes",
             ),
         ] {
-            publisher.tell_of_answer(&cluster, &answer(kind, outcome));
-            let event = teller.events.try_recv().unwrap().event;
-            assert_eq!((format!("{:?}", event.type_), event.note.as_deref()), (type_.to_owned(), Some(note)));
+            let told = of_answer(&answer(kind, outcome));
+            assert_eq!((format!("{:?}", told.type_), told.note.as_str()), (type_.to_owned(), note));
         }
+    }
+
+    #[test]
+    fn a_template_that_did_not_work_is_told_of_and_never_as_an_update_that_ended() {
+        let status = |reason: &str, state: Option<RolloutState>| {
+            let progressing = serde_json::json!([{
+                "type": "Progressing", "status": "True", "reason": reason, "message": "1 of 3 pods",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]);
+            let given_up = serde_json::json!({
+                "template": "b", "progressDeadline": "5m", "instance": "orders-2", "reason": "no such image",
+                "since": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:05:00Z", "fields": ["spec.image"], "restored": "a",
+            });
+            let back = matches!(state, Some(RolloutState::RollingBack | RolloutState::RolledBack));
+            MySQLClusterStatus {
+                phase: Some(Phase::Healthy),
+                conditions: serde_json::from_value(progressing).unwrap(),
+                rollout: state.map(|state| RolloutStatus {
+                    state,
+                    template: "a".to_owned(),
+                    proved: Vec::new(),
+                    waits_for: None,
+                    given_up: back.then(|| serde_json::from_value(given_up).unwrap()),
+                }),
+                ..MySQLClusterStatus::default()
+            }
+        };
+        let told = |before: (&str, Option<RolloutState>), after: (&str, Option<RolloutState>)| -> Vec<_> {
+            let events = events(&status(before.0, before.1), &status(after.0, after.1));
+            events
+                .into_iter()
+                .map(|News { type_, reason, note }| (format!("{type_:?}"), reason, note))
+                .collect()
+        };
+        let updating = ("RollingUpdate", Some(RolloutState::Updating));
+        let back = ("RollingBack", Some(RolloutState::RollingBack));
+        assert_eq!(told(updating, ("Healthy", None))[0].1, "RollingUpdateEnded");
+        assert_eq!(told(updating, back), []);
+        let [(type_, reason, note)] = &told(back, ("Healthy", Some(RolloutState::RolledBack)))[..] else {
+            unreachable!("one event");
+        };
+        assert_eq!((type_.as_str(), reason.as_str()), ("Normal", "RolledBack"));
+        for word in ["spec.image", "orders-2", "5m", "no such image", "all pods are as they were"] {
+            assert!(note.contains(word), "{note}");
+        }
+        let stopped = ("RollingUpdate", Some(RolloutState::Stopped));
+        assert_eq!(told(updating, stopped)[0].1, "RollingUpdateStopped");
+        assert_eq!(told(stopped, stopped), []);
     }
 
     /// What a merge patch leaves out stays as it was: a promotion point of an earlier term would come back.
@@ -404,6 +397,13 @@ mod tests {
                 boot_id: String::new(),
                 errant: None,
             }],
+            rollout: Some(RolloutStatus {
+                state: RolloutState::Updating,
+                template: String::new(),
+                proved: Vec::new(),
+                waits_for: None,
+                given_up: None,
+            }),
             answered_requests: vec![AnsweredRequest {
                 kind: RequestKind::Switchover,
                 asked: String::new(),
@@ -421,6 +421,7 @@ mod tests {
                 gtid_executed: None,
                 lag_seconds: None,
                 incarnation: None,
+                copy: None,
             }],
             conditions: vec![Condition {
                 type_: ConditionType::Healthy,

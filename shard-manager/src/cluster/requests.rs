@@ -7,17 +7,23 @@
 //! |---|---|---|
 //! | `mysqlfleet.io/switchover` | a pod of the cluster, or `any` | another primary |
 //! | `mysqlfleet.io/rebuild` | a pod of the cluster | a copy in place of its data, which hold what the primary does not |
+//! | `mysqlfleet.io/release` | a pod of the cluster and transactions | those count as the cluster's, which it alone holds |
 //! | `mysqlfleet.io/force-primary` | a pod of the cluster and `accept-data-loss` | another primary where the failover is blocked |
 //!
 //! A shard may die at any point. So what it has begun is written into the annotation before it is begun: whoever goes
 //! on sees by the record what has become of it, and neither repeats it nor tries for ever.
+
+use std::fmt;
 
 use fleet_api::{
     names,
     v1::{AnsweredRequest, MySQLCluster, RequestKind, RequestOutcome},
 };
 use fleet_runtime::apply::{Applier, ApplyError};
-use fleet_topology::{Decision, Force, Forcing, Fulfilment, InstanceId, Rebuild, Rebuilding, Term, Wish};
+use fleet_topology::{
+    Decision, Force, Forcing, Fulfilment, GtidSet, InstanceId, Rebuild, Rebuilding, Release, Releasing, Term,
+    Wish,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt as _;
@@ -57,6 +63,8 @@ impl Answer {
             (RequestKind::Switchover, RequestOutcome::Refused) => "SwitchoverRefused",
             (RequestKind::Rebuild, RequestOutcome::Done) => "RebuildDone",
             (RequestKind::Rebuild, RequestOutcome::Refused) => "RebuildRefused",
+            (RequestKind::Release, RequestOutcome::Done) => "ReleaseDone",
+            (RequestKind::Release, RequestOutcome::Refused) => "ReleaseRefused",
             (RequestKind::ForcePrimary, RequestOutcome::Done) => "ForcePrimaryDone",
             (RequestKind::ForcePrimary, RequestOutcome::Refused) => "ForcePrimaryRefused",
         }
@@ -68,6 +76,7 @@ pub const fn annotation(kind: RequestKind) -> &'static str {
     match kind {
         RequestKind::Switchover => names::ANNOTATION_SWITCHOVER,
         RequestKind::Rebuild => names::ANNOTATION_REBUILD,
+        RequestKind::Release => names::ANNOTATION_RELEASE,
         RequestKind::ForcePrimary => names::ANNOTATION_FORCE_PRIMARY,
     }
 }
@@ -79,6 +88,8 @@ pub struct Requests {
     pub wish: Option<Wish>,
     /// The instance that is to be rebuilt.
     pub rebuild: Option<Rebuild>,
+    /// The instance that is to be released.
+    pub release: Option<Release>,
     /// The instance that is to be the primary at the price of data.
     pub force: Option<Force>,
     /// Refusals of what can't be read.
@@ -92,7 +103,8 @@ pub fn requests(cluster: &MySQLCluster) -> Requests {
     let wish = read(cluster, RequestKind::Switchover, &mut unread, |value| parse(&name, value));
     let rebuild = read(cluster, RequestKind::Rebuild, &mut unread, |value| parse_rebuild(&name, value));
     let force = read(cluster, RequestKind::ForcePrimary, &mut unread, |value| parse_force(&name, value));
-    Requests { wish, rebuild, force, unread }
+    let release = read(cluster, RequestKind::Release, &mut unread, |value| parse_release(&name, value));
+    Requests { wish, rebuild, release, force, unread }
 }
 
 fn read<T>(
@@ -115,6 +127,34 @@ pub fn parse_rebuild(cluster: &str, value: &str) -> Result<Rebuild, String> {
     instance
         .map(|instance| Rebuild { instance, begun })
         .ok_or_else(|| no_pod(RequestKind::Rebuild, cluster, value))
+}
+
+/// Reads the value of the annotation for releases.
+pub fn parse_release(cluster: &str, value: &str) -> Result<Release, String> {
+    let (pod, gtids) = value.split_once(' ').unwrap_or((value, ""));
+    let Some(instance) = names::ordinal(cluster, pod).map(InstanceId) else {
+        let no_pod = no_pod(RequestKind::Release, cluster, value);
+        return Err(format!("{no_pod}, and the transactions that it may keep"));
+    };
+    let wrong = |problem: &dyn fmt::Display| {
+        format!(
+            "{} is {:?}, whose transactions can't be read: {problem}; write them as the message of {pod} in the status \
+             does",
+            names::ANNOTATION_RELEASE,
+            shortened(value)
+        )
+    };
+    let transactions: GtidSet = gtids.parse().map_err(|error| wrong(&error))?;
+    if transactions.is_empty() {
+        return Err(wrong(&"there is none"));
+    }
+    Ok(Release { instance, transactions })
+}
+
+/// The value that asks for a pod to be released with these transactions.
+pub fn release(pod: &str, gtids: &str) -> String {
+    let gtids: String = gtids.split_whitespace().collect();
+    format!("{pod} {gtids}")
 }
 
 /// Reads the value of the annotation for forced takeovers.
@@ -170,9 +210,11 @@ impl Requests {
         let wish = wish.and_then(|(wish, fulfilment)| answer(cluster, wish, fulfilment));
         let rebuild = self.rebuild.zip(decision.rebuilding.as_ref());
         let rebuild = rebuild.and_then(|(rebuild, outcome)| answer_rebuild(cluster, rebuild, outcome));
+        let release = self.release.as_ref().zip(decision.releasing.as_ref());
+        let release = release.and_then(|(release, outcome)| answer_release(cluster, release, outcome));
         let force = self.force.zip(decision.forcing.as_ref());
         let force = force.and_then(|(force, outcome)| answer_force(cluster, force, outcome));
-        self.unread.iter().cloned().chain(wish).chain(rebuild).chain(force).collect()
+        self.unread.iter().cloned().chain(wish).chain(rebuild).chain(release).chain(force).collect()
     }
 }
 
@@ -197,6 +239,19 @@ fn answer_rebuild(cluster: &str, rebuild: Rebuild, outcome: &Rebuilding) -> Opti
         Rebuilding::Refused(reason) => (RequestOutcome::Refused, status::with_pods(cluster, reason)),
     };
     Some(Answer { kind: RequestKind::Rebuild, asked, outcome, message })
+}
+
+fn answer_release(cluster: &str, release: &Release, outcome: &Releasing) -> Option<Answer> {
+    let asked = names::pod(cluster, release.instance.0);
+    let (outcome, message) = match outcome {
+        Releasing::Waits | Releasing::UnderWay => return None,
+        Releasing::Done => {
+            let kept = &release.transactions;
+            (RequestOutcome::Done, format!("{asked} is in sync, and the cluster counts {kept} as its own"))
+        }
+        Releasing::Refused(reason) => (RequestOutcome::Refused, status::with_pods(cluster, reason)),
+    };
+    Some(Answer { kind: RequestKind::Release, asked, outcome, message })
 }
 
 /// What there is to answer once the wish was decided on; nothing while it goes on.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use fleet_api::{
     names,
     v1::{
-        Condition, ConditionType, ForcedTakeover, InSyncInstance, InstanceRole, InstanceStatus, MySQLCluster,
-        MySQLClusterStatus, Phase, TermStage,
+        Condition, ConditionType, CopyStatus, ForcedTakeover, InSyncInstance, InstanceRole, InstanceStatus,
+        MySQLCluster, MySQLClusterStatus, Phase, TermStage,
     },
 };
 use fleet_topology::{
-    AckerIdentity, Decision, Forced, InstanceVerdict, Role, Stage, Standing, State, Term, TermRecord,
+    AckerIdentity, Decision, Forced, InstanceId, InstanceVerdict, Role, Stage, Standing, State, Term,
+    TermRecord,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,7 +19,12 @@ use kube::ResourceExt as _;
 
 use super::{
     build::{Applied, Resources},
+    copy,
     observe::Detail,
+    rollout::{
+        Plan,
+        words::{self, DEADLINE_EXCEEDED, ROLLING_BACK, ROLLING_UPDATE},
+    },
 };
 use crate::labels;
 
@@ -39,6 +45,7 @@ pub enum Outcome<'a> {
 /// The status after a decision.
 pub fn decided(
     cluster: &MySQLCluster,
+    plan: &Plan,
     decision: &Decision,
     details: &BTreeMap<u32, Detail>,
     outcome: Outcome<'_>,
@@ -67,6 +74,7 @@ pub fn decided(
         selector: Some(selector(&name)),
         in_sync: decision.ackers.iter().map(|known| in_sync(&name, known)).collect(),
         instances,
+        rollout: plan.status(decision, words::outdated(cluster, details), now),
         conditions: Vec::new(),
         ..cluster.status.clone().unwrap_or_default()
     };
@@ -74,8 +82,20 @@ pub fn decided(
     for (type_, truth) in of_state(decision) {
         conditions.set(type_, truth, decision.state.name(), &message);
     }
-    if let Some(progress) = rollout(cluster, decision, details) {
-        conditions.set(ConditionType::Progressing, "True", ROLLING_UPDATE, &format!("{progress}; {message}"));
+    let goes_back = plan.given_up.is_some();
+    if let Some(progress) = words::progress(cluster, decision, details, goes_back) {
+        let reason = if goes_back { ROLLING_BACK } else { ROLLING_UPDATE };
+        conditions.set(ConditionType::Progressing, "True", reason, &format!("{progress}; {message}"));
+    }
+    let rolled_back = status.rollout.as_ref().and_then(words::given_up);
+    match &rolled_back {
+        Some(text) => conditions.set(ConditionType::RolledBack, "True", DEADLINE_EXCEEDED, text),
+        None => conditions.set(
+            ConditionType::RolledBack,
+            "False",
+            "SpecInForce",
+            "nothing of the spec was given up",
+        ),
     }
     let (paused, reason, text) = if cluster.spec.paused.clustering {
         ("True", "Clustering", "spec.paused.clustering: roles stay as they are")
@@ -88,29 +108,16 @@ pub fn decided(
     status
 }
 
-/// Reason of `Progressing` while pods are replaced one by one because the spec has changed.
-pub const ROLLING_UPDATE: &str = "RollingUpdate";
-
-/// How far a rolling update is; it ends once the last pod that was replaced is in sync.
-fn rollout(cluster: &MySQLCluster, decision: &Decision, details: &BTreeMap<u32, Detail>) -> Option<String> {
-    if matches!(decision.state, State::Offline | State::Paused | State::Bootstrapping) {
-        return None;
-    }
-    let began =
-        cluster.status.iter().flat_map(|status| &status.conditions).any(|condition| {
-            condition.type_ == ConditionType::Progressing && condition.reason == ROLLING_UPDATE
-        });
-    let wanted = u32::try_from(cluster.spec.replicas).unwrap_or_default();
-    let outdated = details.range(..wanted).filter(|(_, detail)| detail.outdated).count();
-    if outdated == 0 && (!began || decision.state == State::Healthy) {
-        return None;
-    }
-    let updated = usize::try_from(wanted).unwrap_or_default().saturating_sub(outdated);
-    let progress = format!("{updated} of {wanted} pods are of the present spec");
-    Some(match decision.replace {
-        Some(next) => format!("{progress}, {} is next", names::pod(&cluster.name_any(), next.0)),
-        None => progress,
-    })
+/// What an instance says for people, after a decision.
+pub fn said_of(
+    cluster: &str,
+    decision: &Decision,
+    details: &BTreeMap<u32, Detail>,
+    id: InstanceId,
+) -> String {
+    let verdict = decision.instances.iter().find(|verdict| verdict.id == id);
+    let said = verdict.and_then(|verdict| instance(cluster, verdict, details.get(&id.0)).message);
+    said.unwrap_or_else(|| "it did not say why".to_owned())
 }
 
 /// What a decision says of each condition that is about the state of the cluster.
@@ -229,6 +236,10 @@ pub fn same_but_positions(one: &MySQLClusterStatus, other: &MySQLClusterStatus) 
         for instance in &mut status.instances {
             instance.gtid_executed = None;
             instance.lag_seconds = None;
+            instance.copy = instance.copy.map(|_| CopyStatus::default());
+        }
+        for waits in status.rollout.iter_mut().filter_map(|rollout| rollout.waits_for.as_mut()) {
+            waits.waited_seconds = 0;
         }
         status
     };
@@ -293,6 +304,7 @@ fn instance(cluster: &str, verdict: &InstanceVerdict, detail: Option<&Detail>) -
         gtid_executed: server.map(|server| server.gtid_executed.clone()),
         lag_seconds: server.and_then(|server| server.replication.as_ref()?.lag).map(|lag| lag.seconds.max(0)),
         incarnation: facts.map(|facts| facts.incarnation.clone()),
+        copy: facts.and_then(copy::progress),
     }
 }
 
@@ -300,12 +312,21 @@ fn instance(cluster: &str, verdict: &InstanceVerdict, detail: Option<&Detail>) -
 fn explain(name: &str, decision: &Decision, instances: &[InstanceStatus]) -> String {
     let mut message = with_pods(name, &decision.message);
     for instance in instances.iter().filter(|instance| !instance.ready) {
-        if let Some(problem) = instance.message.as_ref().filter(|problem| !message.contains(problem.as_str()))
-        {
-            message = format!("{message}; {}: {problem}", instance.name);
+        let said = instance.message.as_deref().unwrap_or_default();
+        if let Some(more) = beyond(&message, &instance.name, said) {
+            message = format!("{message}; {}: {more}", instance.name);
         }
     }
     message
+}
+
+/// What an instance says beyond what a message has of it.
+fn beyond<'a>(message: &str, name: &str, said: &'a str) -> Option<&'a str> {
+    if message.contains(said) {
+        return None;
+    }
+    let more = said.split_once("; ").filter(|(own, _)| message.contains(&format!("{name} {own}")));
+    Some(more.map_or(said, |(_, more)| more))
 }
 
 /// A decision knows ordinals and no names: its `instance 1` is pod `orders-1`.
@@ -383,6 +404,7 @@ impl<'a> Conditions<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::{dereference::Children, observe::unobserved};
 
     #[test]
     fn a_cluster_that_could_not_be_looked_at_says_why_and_claims_nothing() {
@@ -410,26 +432,14 @@ mod tests {
             "spec": {"version": "9.7", "replicas": 3, "storage": {"size": "1Gi"}},
         }))
         .unwrap();
-        let mut decision = fleet_topology::decide(&fleet_topology::ClusterView {
-            replicas: 3,
-            offline: false,
-            paused: false,
-            wanted_primary: None,
-            rebuild: None,
-            force: None,
-            durability: fleet_topology::Durability::Strict,
-            record: TermRecord::NONE,
-            opened: Term::NONE,
-            ackers: Vec::new(),
-            catching_up: Vec::new(),
-            instances: Vec::new(),
-        });
+        let mut decision = fleet_topology::decide(&unobserved());
         let mut progress = |state, replace: Option<u32>, outdated: &[u32]| {
             (decision.state, decision.replace) = (state, replace.map(fleet_topology::InstanceId));
             let detail = |ordinal| Detail { outdated: outdated.contains(&ordinal), ..Detail::default() };
             let details = (0..3).map(|ordinal| (ordinal, detail(ordinal))).collect();
             let failed = Outcome::Failed { reason: "", message: "" };
-            let status = decided(&cluster, &decision, &details, failed, Timestamp::UNIX_EPOCH);
+            let plan = Plan::of(&cluster, &Children::default(), None);
+            let status = decided(&cluster, &plan, &decision, &details, failed, Timestamp::UNIX_EPOCH);
             let all = status.conditions.clone();
             cluster.status = Some(status);
             let one = all.into_iter().find(|one| one.type_ == ConditionType::Progressing).unwrap();
@@ -460,6 +470,19 @@ mod tests {
         assert_eq!(status.opened_since, 3);
         cluster.status = Some(status);
         assert_eq!(with_opened(&cluster, Term(3)), None);
+    }
+
+    #[test]
+    fn what_the_decision_says_of_an_instance_is_not_said_again() {
+        let decision = "waits for every instance: orders-0 has a pod that has not been started";
+        let said = "has a pod that has not been started; container mysqld waits: ErrImagePull: no such image";
+        assert_eq!(
+            beyond(decision, "orders-0", said),
+            Some("container mysqld waits: ErrImagePull: no such image")
+        );
+        assert_eq!(beyond(decision, "orders-1", said), Some(said));
+        assert_eq!(beyond(decision, "orders-0", "has a pod that has not been started"), None);
+        assert_eq!(beyond(decision, "orders-0", ""), None);
     }
 
     #[test]

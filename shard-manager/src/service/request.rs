@@ -52,6 +52,20 @@ impl Requester {
         self.ask(cluster, RequestKind::Rebuild, pod).await
     }
 
+    /// Asks for an instance of a cluster to be released with transactions that it holds.
+    pub(super) async fn release(&self, cluster: &str, pod: &str, gtids: &str) -> Result<(), Status> {
+        if names::ordinal(cluster, pod).is_none() {
+            return Err(Status::invalid_argument(no_pod("pod", cluster, pod)));
+        }
+        let value = requests::release(pod, gtids);
+        requests::parse_release(cluster, &value).map_err(|_| {
+            Status::invalid_argument(format!(
+                "gtids is {gtids:?}, which names no transactions: write them as the message of {pod} in the status does"
+            ))
+        })?;
+        self.ask(cluster, RequestKind::Release, &value).await
+    }
+
     /// Asks for an instance of a cluster to be made the primary at the price of data. Whoever asks says that this is
     /// accepted, and names the cluster twice.
     pub(super) async fn force_primary(&self, asked: &RequestForcePrimaryRequest) -> Result<(), Status> {

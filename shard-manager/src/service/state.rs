@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fleet_api::v1::{InstanceStatus as KeptInstance, MySQLCluster};
+use fleet_api::v1::{CopyStatus, InstanceStatus as KeptInstance, MySQLCluster};
 use fleet_proto::shard::v1::{
-    AnsweredRequest, ClusterStatus, ClusterSummary, Condition, InstanceStatus, LeaseStatus, ReconcileTotal,
-    ShardStatus,
+    AnsweredRequest, ClusterStatus, ClusterSummary, Condition, CopyProgress, FederationLink, InstanceStatus,
+    LeaseStatus, ReconcileTotal, ShardStatus,
 };
 use fleet_runtime::{
     controller::Totals,
@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 use prost_types::Timestamp as ProtoTimestamp;
 use tokio::sync::watch;
 
-use crate::{agents::Agents, stores::Stores};
+use crate::{agents::Agents, cluster::copy, federation::LinkState, stores::Stores};
 
 /// Where the state of a shard is taken from.
 #[derive(Clone)]
@@ -28,6 +28,7 @@ pub struct ShardState {
     lease: watch::Receiver<LeaseState>,
     totals: Totals,
     agents: watch::Receiver<Option<Arc<Agents>>>,
+    link: Option<watch::Receiver<Option<LinkState>>>,
 }
 
 /// The state after each change.
@@ -36,19 +37,22 @@ pub struct Changes {
     clusters: watch::Receiver<u64>,
     reconciles: watch::Receiver<u64>,
     lease: watch::Receiver<LeaseState>,
+    link: Option<watch::Receiver<Option<LinkState>>>,
     told: Option<ShardStatus>,
 }
 
 impl ShardState {
-    /// The state as this pod sees it. `agents` are the leader's connections.
+    /// The state as this pod sees it. `agents` are the leader's connections, `link` is the one
+    /// to the hub, where there is a hub.
     pub fn new(
         (namespace, pod, lease_name): (String, String, String),
         stores: Stores,
         lease: watch::Receiver<LeaseState>,
         totals: Totals,
         agents: watch::Receiver<Option<Arc<Agents>>>,
+        link: Option<watch::Receiver<Option<LinkState>>>,
     ) -> Self {
-        Self { namespace, pod, lease_name, stores, lease, totals, agents }
+        Self { namespace, pod, lease_name, stores, lease, totals, agents, link }
     }
 
     /// The tenant namespace.
@@ -103,6 +107,7 @@ impl ShardState {
                 })
                 .collect(),
             observed_at: Some(timestamp(Timestamp::now())),
+            federation: self.link.as_ref().and_then(|link| link.borrow().as_ref().map(federation_link)),
         }
     }
 
@@ -117,6 +122,7 @@ impl ShardState {
             clusters: self.stores.clusters_changed.clone(),
             reconciles: self.totals.changed(),
             lease: self.lease.clone(),
+            link: self.link.clone(),
             state: self.clone(),
             told: None,
         }
@@ -188,6 +194,7 @@ impl ShardState {
             incarnation: kept.incarnation.clone().unwrap_or_default(),
             disk_total_bytes: facts.as_ref().map_or(0, |facts| facts.disk_total_bytes),
             disk_free_bytes: facts.as_ref().map_or(0, |facts| facts.disk_free_bytes),
+            copy: facts.as_ref().map_or(kept.copy, |facts| copy::progress(facts)).map(copy_progress),
         }
     }
 }
@@ -201,6 +208,7 @@ impl Changes {
                     changed = self.clusters.changed() => changed,
                     changed = self.reconciles.changed() => changed,
                     changed = self.lease.changed() => changed,
+                    changed = link_changed(&mut self.link) => changed,
                 };
                 still_there.ok()?;
             }
@@ -213,6 +221,26 @@ impl Changes {
     }
 }
 
+/// A change of the link; never where there is none.
+async fn link_changed(
+    link: &mut Option<watch::Receiver<Option<LinkState>>>,
+) -> Result<(), watch::error::RecvError> {
+    match link {
+        Some(link) => link.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn federation_link(link: &LinkState) -> FederationLink {
+    FederationLink {
+        endpoint: link.endpoint.clone(),
+        connected: link.connected,
+        since: link.since.map(timestamp),
+        last_error: link.last_error.clone(),
+        certificate_expires_at: link.certificate_expires_at.map(timestamp),
+    }
+}
+
 /// The state without the times of looking.
 fn still(status: &ShardStatus) -> ShardStatus {
     let mut status = ShardStatus { observed_at: None, ..status.clone() };
@@ -220,6 +248,17 @@ fn still(status: &ShardStatus) -> ShardStatus {
         cluster.observed_at = None;
     }
     status
+}
+
+fn copy_progress(copy: CopyStatus) -> CopyProgress {
+    CopyProgress {
+        percent: u32::try_from(copy.percent).unwrap_or_default(),
+        bytes_per_second: copy
+            .bytes_per_second
+            .and_then(|speed| u64::try_from(speed).ok())
+            .unwrap_or_default(),
+        remaining: copy.remaining_seconds.map(|seconds| prost_types::Duration { seconds, nanos: 0 }),
+    }
 }
 
 fn summary(cluster: &MySQLCluster) -> ClusterSummary {
@@ -232,6 +271,7 @@ fn summary(cluster: &MySQLCluster) -> ClusterSummary {
         replicas: u32::try_from(cluster.spec.replicas).unwrap_or_default(),
         ready_replicas: u32::try_from(status.ready_replicas).unwrap_or_default(),
         version: cluster.spec.version.clone(),
+        rollout: status.rollout.map(|rollout| format!("{:?}", rollout.state)).unwrap_or_default(),
     }
 }
 

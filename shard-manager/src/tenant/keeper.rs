@@ -6,7 +6,7 @@ use fleet_api::names;
 use fleet_runtime::{
     apply::{Applier, ApplyError},
     error::{Classified as _, ErrorClass},
-    tls::{Material, ReloadingIdentity},
+    tls::{Material, ReloadingIdentity, material},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -14,7 +14,7 @@ use kube::Api;
 use tokio::{sync::watch, time::interval};
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::{Keys, KeysError, desired, material};
+use super::certificates::{Keys, KeysError, desired};
 use crate::stores::Stores;
 
 /// How often the Secrets are looked at.

@@ -5,7 +5,7 @@
 //! heard: the transactions of one that is silent could be the ones that clients were told of. So has every
 //! volume: one that is left of an instance that is not wanted gets a pod until a primary reigns.
 
-use super::decision::{Decision, InstanceVerdict, Role, Standing, Traffic};
+use super::decision::{Decision, InstanceVerdict, Progress, Role, Standing, Traffic};
 use super::state::State;
 use super::survey::{Member, Survey};
 use super::{join, traffic};
@@ -143,8 +143,10 @@ fn answer(survey: &Survey<'_>, state: State, message: String, record: Option<Ter
         catching_up: Vec::new(),
         wish: None,
         rebuilding: None,
+        releasing: None,
         forcing: None,
         replace: None,
+        progress: Progress::default(),
         pods: survey.view.replicas.max(survey.pods_there_are()).max(survey.pods_of_volumes()),
     }
 }

@@ -12,7 +12,7 @@ use crate::term::Term;
 ///
 /// Has either a [`record`](Self::record) or [`orders`](Self::orders), never both: an order of a term may be
 /// given only after the record of that term has been written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Decision {
     /// The state of the cluster.
     pub state: State,
@@ -38,18 +38,50 @@ pub struct Decision {
     pub wish: Option<Fulfilment>,
     /// What becomes of the choice to rebuild an instance; absent where there is none.
     pub rebuilding: Option<Rebuilding>,
+    /// What becomes of the choice to release an instance; absent where there is none.
+    pub releasing: Option<Releasing>,
     /// What becomes of the choice to force a primary; absent where there is none.
     pub forcing: Option<Forcing>,
     /// The instance whose outdated pod may be replaced now. Only ever named in a cluster in which nothing else is
-    /// going on, and never the primary where another instance could be it.
+    /// going on, or of a template that was given up while it serves nobody; and never the primary where another
+    /// instance could be it.
     pub replace: Option<InstanceId>,
+    /// How the wanted template does.
+    pub progress: Progress,
     /// How many instances, counted from ordinal 0, have to have a pod: more than wanted while the quorum in
     /// force counts on an instance that is to leave, none once an offline cluster is closed.
     pub pods: u32,
 }
 
+/// How the wanted template does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Progress {
+    /// The instances to remember as proved, in place of those in the view.
+    pub proved: Vec<InstanceId>,
+    /// The instance that is waited for, in place of the one in the view.
+    pub waits_for: Option<InstanceId>,
+    /// Whether its time runs. It does not while nothing can be said of it, nor while it gets a copy.
+    pub runs: bool,
+    /// What can be said of the template.
+    pub verdict: Verdict,
+}
+
+/// What can be said of the wanted template.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Nothing yet.
+    #[default]
+    Open,
+    /// All instances are of it and in sync: it is what there is to go back to from now on.
+    Works,
+    /// The instance that is waited for has had its time, and the way back is barred: a person has to see to it.
+    Overdue,
+    /// The instance that is waited for has had its time: the template is given up, and the one before is wanted.
+    GivenUp,
+}
+
 /// What becomes of a wish for another primary.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Fulfilment {
     /// It can't be said yet: it is asked again with the next decision.
     Waits,
@@ -69,7 +101,7 @@ pub enum Fulfilment {
 }
 
 /// What becomes of the choice to rebuild an instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Rebuilding {
     /// It can't be begun yet, for the reason that is said of the instance.
     Waits,
@@ -83,8 +115,22 @@ pub enum Rebuilding {
     Refused(String),
 }
 
+/// What becomes of the choice to release an instance. Each is told from what the instances hold alone, so whoever
+/// decides next goes on with it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Releasing {
+    /// It can't be begun or ended yet.
+    Waits,
+    /// The primary is told to commit what is lacking with the orders of this decision.
+    UnderWay,
+    /// The instance is in sync, with its transactions. The choice is carried out.
+    Done,
+    /// Nothing more is done, for this reason. The choice is over.
+    Refused(String),
+}
+
 /// What becomes of the choice to force a primary.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Forcing {
     /// It can't be said yet, since an instance has not been heard that may make it needless.
     Waits,
@@ -102,7 +148,7 @@ pub enum Forcing {
 }
 
 /// What can be said of one instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct InstanceVerdict {
     /// Which instance.
     pub id: InstanceId,
@@ -115,7 +161,7 @@ pub struct InstanceVerdict {
 }
 
 /// What an instance is there for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The primary of the current term.
     Primary,
@@ -128,7 +174,7 @@ pub enum Role {
 }
 
 /// How an instance does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Standing {
     /// It can't be asked.
     Unknown,
@@ -152,7 +198,7 @@ pub enum Standing {
 }
 
 /// An order for one instance, of one term.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Order {
     /// The instance it is for.
     pub instance: InstanceId,
@@ -163,7 +209,7 @@ pub struct Order {
 }
 
 /// What an instance is to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Be a replica.
     Follow {
@@ -182,6 +228,11 @@ pub enum Action {
     /// End mysqld at once, which boots closed: for a primary whose commits can't be acknowledged any more, so
     /// that it can't be closed politely either.
     Fence,
+    /// Commit an empty transaction by each of these names that it lacks: some now, the others by the next order.
+    Adopt {
+        /// The names.
+        transactions: GtidSet,
+    },
     /// Replace the data by a copy.
     Clone {
         /// Of this instance's data.
@@ -208,6 +259,9 @@ impl fmt::Display for Order {
             }
             Action::Close => write!(f, "{instance}: close"),
             Action::Fence => write!(f, "{instance}: end mysqld"),
+            Action::Adopt { transactions } => {
+                write!(f, "{instance}: commit empty transactions {transactions}")
+            }
             Action::Clone { donor, .. } => write!(f, "{instance}: copy the data of {donor}"),
         }?;
         write!(f, " (term {term})")
@@ -218,7 +272,7 @@ impl fmt::Display for Order {
 ///
 /// An instance that can't be asked keeps the traffic it has and gets none that it does not have: a controller
 /// that has just started, or can't reach an agent, must not cut off an instance that may well be fine.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Traffic {
     /// The instance that takes writes.
     pub primary: Option<InstanceId>,

@@ -80,8 +80,14 @@ pub(super) fn orders_for_followers<'a>(
 ) -> Vec<(InstanceId, Action)> {
     let mut donors = Donors::new(survey, primary, followers);
     let mut orders = Vec::new();
-    let suffices = is_enough_without_errant(survey, primary.id, followers);
+    let acknowledges = |follower: &Follower<'a>| follower.member.acknowledges(primary.id);
+    let acknowledging = followers.iter().filter(|follower| acknowledges(follower)).count();
     for follower in followers {
+        // Whether commits get their acknowledgements from others, errant or not: what one holds beyond the primary
+        // takes nothing from what it acknowledges.
+        let others = acknowledging - usize::from(acknowledges(follower));
+        let suffices =
+            u32::try_from(others).is_ok_and(|others| others >= survey.record().quorum.required_acks());
         let action = match &follower.need {
             Need::Nothing => continue,
             Need::Close => Action::Close,
@@ -91,7 +97,7 @@ pub(super) fn orders_for_followers<'a>(
             Need::Copy { .. }
                 if matches!(follower.standing, Standing::Errant(_))
                     && !suffices
-                    && follower.member.acknowledges(primary.id) =>
+                    && acknowledges(follower) =>
             {
                 follower.message = format!("{}, and waits until enough others acknowledge", follower.message);
                 continue;
@@ -115,11 +121,4 @@ pub(super) fn orders_for_followers<'a>(
         orders.push((follower.member.id, action));
     }
     orders
-}
-
-/// Whether commits get their acknowledgements from instances that are not errant: one that is may acknowledge as well,
-/// and does not while it is rebuilt.
-fn is_enough_without_errant(survey: &Survey<'_>, primary: InstanceId, followers: &[Follower<'_>]) -> bool {
-    let counted = followers.iter().filter(|follower| follower.is_counted(survey, primary));
-    u32::try_from(counted.count()).is_ok_and(|counted| counted >= survey.record().quorum.required_acks())
 }

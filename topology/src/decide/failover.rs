@@ -11,7 +11,7 @@
 //! Everything the next step needs is in the record or observed anew, so whoever decides can be replaced between
 //! any two steps. The new primary is then opened as any other is: once its ackers follow it.
 
-use super::decision::{Action, Decision, InstanceVerdict, Order, Role, Standing, Traffic};
+use super::decision::{Action, Decision, InstanceVerdict, Order, Progress, Role, Standing, Traffic};
 use super::followers::{self, role};
 use super::force::{self, left_behind};
 use super::loss::SUSPECT_AFTER_MS;
@@ -394,8 +394,10 @@ fn answer(
         catching_up: Vec::new(),
         wish: None,
         rebuilding: None,
+        releasing: None,
         forcing: None,
         replace: None,
+        progress: Progress::default(),
         pods,
     }
 }

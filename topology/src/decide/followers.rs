@@ -147,7 +147,10 @@ fn extra(
     let extra = server.held().subtract(&source.held());
     let own = extra.of_source(source.server_uuid).subtract(&left_behind);
     if !primary.is_open() && !own.is_empty() {
-        let message = format!("holds transactions that {} has lost: {own}", primary.id);
+        let message = format!(
+            "holds transactions of {} that it has lost, or had not made yet when it was asked: {own}",
+            primary.id
+        );
         return Some((Standing::Blocked, message, Need::Nothing));
     }
     let errant = extra.subtract(&own).union(&left_behind);

@@ -14,8 +14,10 @@
 //!                                                  ─► rollout: one outdated pod to be replaced
 //! ```
 //!
-//! What becomes of a person's wish for another primary ([`wish`]), for an instance to be rebuilt ([`rebuild`]), or for
-//! one to take over at the price of data ([`force`]), is said last.
+//! How a new template does, and that it is given up ([`trial`]), is said whatever else goes on.
+//!
+//! What becomes of a person's wish for another primary ([`wish`]), for an instance to be rebuilt ([`rebuild`]) or
+//! released ([`release`]), or for one to take over at the price of data ([`force`]), is said last.
 //!
 //! What holds for every decision:
 //! - the only instance that is ever ordered open is the primary of the record, and only while no other
@@ -39,15 +41,19 @@ mod opening;
 mod quorum_change;
 mod rebuild;
 mod reign;
+mod release;
 mod rollout;
 pub mod state;
 mod survey;
 mod traffic;
+mod trial;
 mod wish;
 
 pub use loss::{SUSPECT_AFTER_MS, UNREACHED_AFTER_MS};
 
-use self::decision::{Action, Decision, Forcing, Fulfilment, Order, Rebuilding, Traffic};
+use self::decision::{
+    Action, Decision, Forcing, Fulfilment, Order, Progress, Rebuilding, Releasing, Traffic,
+};
 use self::state::State;
 use self::survey::Survey;
 use crate::observe::{ClusterView, PodState, Stage};
@@ -78,7 +84,9 @@ pub fn decide(view: &ClusterView) -> Decision {
     };
     let (wish, rebuilding) = (wish::fulfilment(&survey, &decision), rebuild::outcome(&survey, &decision));
     let forcing = force::outcome(&survey, &decision);
-    Decision { wish, rebuilding, forcing, ..decision }
+    let releasing = release::outcome(&survey, &decision);
+    let (replace, progress) = (trial::replace(&survey, &decision), trial::progress(&survey, &decision));
+    Decision { wish, rebuilding, releasing, forcing, replace, progress, ..decision }
 }
 
 /// Nothing is touched in a cluster whose wanted size makes no sense.
@@ -87,6 +95,7 @@ fn undecided(view: &ClusterView, message: String) -> Decision {
         state: State::Incomplete,
         wish: view.wanted_primary.map(|_| Fulfilment::Refused(message.clone())),
         rebuilding: view.rebuild.map(|_| Rebuilding::Refused(message.clone())),
+        releasing: view.release.as_ref().map(|_| Releasing::Refused(message.clone())),
         forcing: view.force.map(|_| Forcing::Refused(message.clone())),
         message,
         instances: Vec::new(),
@@ -101,6 +110,7 @@ fn undecided(view: &ClusterView, message: String) -> Decision {
         ackers: view.ackers.clone(),
         catching_up: Vec::new(),
         replace: None,
+        progress: Progress { proved: view.trial.proved.clone(), ..Progress::default() },
         pods: view
             .instances
             .iter()

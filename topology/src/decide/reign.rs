@@ -1,13 +1,13 @@
 //! A cluster whose record names a primary.
 
-use super::decision::{Action, Decision, InstanceVerdict, Order, Role, Standing};
+use super::decision::{Action, Decision, InstanceVerdict, Order, Progress, Role, Standing};
 use super::donors::orders_for_followers;
 use super::followers::{self, Follower, not_in_sync};
 use super::loss::Unreached;
 use super::opening::{self, Primary};
 use super::state::State;
 use super::survey::{Member, Survey};
-use super::{handover, join, loss, quorum_change, rollout, traffic};
+use super::{handover, join, loss, quorum_change, release, rollout, traffic};
 use crate::gtid::GtidSet;
 use crate::observe::{AckerIdentity, CatchingUp, InstanceId, ServerFacts, Stage, TermRecord};
 
@@ -119,7 +119,7 @@ impl<'s, 'a> Reign<'s, 'a> {
     }
 
     /// The primary is open for the current term.
-    fn proved_decision(self, server: &ServerFacts, orders: Vec<(InstanceId, Action)>) -> Decision {
+    fn proved_decision(self, server: &ServerFacts, mut orders: Vec<(InstanceId, Action)>) -> Decision {
         let Self { survey, primary, ref followers, .. } = self;
         let closes_first =
             orders.iter().any(|(id, action)| *action == Action::Close && survey.member(*id).is_open());
@@ -129,6 +129,7 @@ impl<'s, 'a> Reign<'s, 'a> {
             let message = format!("{} hands over", primary.id);
             return Decision { wish, ..self.recorded(State::SwitchoverRequested, message, record) };
         }
+        orders.extend(release::order(survey, primary, server, followers));
         let mut change = None;
         if survey.is_wanted(primary.id) {
             match quorum_change::wanted(survey, primary, server, followers) {
@@ -142,7 +143,8 @@ impl<'s, 'a> Reign<'s, 'a> {
         }
         let (state, message) = self.state_while_serving(server, waits_for);
         let replace = rollout::next(survey, primary, followers)
-            .filter(|_| state == State::Healthy && change.is_none() && orders.is_empty());
+            .filter(|_| state == State::Healthy && change.is_none() && orders.is_empty())
+            .or_else(|| rollout::left_over(survey, primary, followers).filter(|_| change.is_none()));
         let decision = match change {
             Some(record) => self.recorded(state, message, record),
             None => self.decision(state, message, orders),
@@ -269,8 +271,10 @@ impl<'s, 'a> Reign<'s, 'a> {
             catching_up,
             wish: None,
             rebuilding: None,
+            releasing: None,
             forcing: None,
             replace: None,
+            progress: Progress::default(),
             pods,
         }
     }

@@ -104,19 +104,28 @@ pub(super) struct Member<'a> {
     pub(super) pod: PodState,
     pub(super) has_volume: bool,
     pub(super) outdated: bool,
+    pub(super) abandoned: bool,
     facts: &'a Observed<InstanceFacts>,
 }
 
 impl<'a> From<&'a InstanceView> for Member<'a> {
     fn from(view: &'a InstanceView) -> Self {
-        let InstanceView { id, pod, has_volume, outdated, facts } = view;
-        Self { id: *id, pod: *pod, has_volume: *has_volume, outdated: *outdated, facts }
+        let InstanceView { id, pod, has_volume, outdated, abandoned, facts } = view;
+        let (outdated, abandoned) = (*outdated, *abandoned && *outdated);
+        Self { id: *id, pod: *pod, has_volume: *has_volume, outdated, abandoned, facts }
     }
 }
 
 impl<'a> Member<'a> {
     fn never_seen(id: InstanceId) -> Self {
-        Self { id, pod: PodState::Absent, has_volume: false, outdated: false, facts: &NEVER_SEEN }
+        Self {
+            id,
+            pod: PodState::Absent,
+            has_volume: false,
+            outdated: false,
+            abandoned: false,
+            facts: &NEVER_SEEN,
+        }
     }
 
     pub(super) fn known(self) -> Option<&'a InstanceFacts> {

@@ -25,6 +25,10 @@ impl Intervals {
         self.0.iter().map(|i| u128::from(i.last - i.first) + 1).sum()
     }
 
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().flat_map(|interval| interval.first..=interval.last)
+    }
+
     /// Adds an interval at the end. [`normalize`](Self::normalize) has to follow before anything else.
     pub(super) fn push(&mut self, first: u64, last: u64) {
         self.0.push(Interval { first, last });

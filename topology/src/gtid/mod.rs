@@ -137,6 +137,17 @@ impl GtidSet {
         self.map_origins(|origin, ours| if origin.uuid == uuid { Intervals::default() } else { ours.clone() })
     }
 
+    /// The names of the transactions, each as a set of its own, in canonical order.
+    pub fn iter(&self) -> impl Iterator<Item = Self> {
+        self.origins.iter().flat_map(|(origin, intervals)| {
+            intervals.numbers().map(|number| {
+                let mut one = Self::new();
+                one.insert(origin.uuid, &origin.tag, number, number);
+                one
+            })
+        })
+    }
+
     fn map_origins(&self, f: impl Fn(&Origin, &Intervals) -> Intervals) -> Self {
         let mapped = self.origins.iter().map(|(origin, ours)| (origin, f(origin, ours)));
         Self {

@@ -20,6 +20,10 @@ fn event() -> impl Strategy<Value = Event> {
         3 => instance.clone().prop_map(Event::Apply),
         1 => instance.clone().prop_map(Event::EndCopy),
         1 => instance.clone().prop_map(Event::Crash),
+        1 => instance.clone().prop_map(Event::Pause),
+        2 => instance.clone().prop_map(Event::Resume),
+        1 => instance.clone().prop_map(Event::ReceiveSlowly),
+        1 => instance.clone().prop_map(Event::Acknowledge),
         2 => instance.clone().prop_map(Event::Start),
         1 => instance.clone().prop_map(Event::Leave),
         1 => instance.clone().prop_map(Event::Want),
@@ -27,6 +31,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => prop::sample::select(vec![Point::BeforeRecord, Point::BeforeAnswer]).prop_map(Event::Die),
         1 => (instance, 0..2_u8).prop_map(|(instance, part)| Event::Cut(instance, part)),
         1 => Just(Event::Takeover),
+        1 => Just(Event::Usurp),
+        2 => any::<u8>().prop_map(Event::OldActs),
+        1 => Just(Event::Read),
         4 => Just(Event::Write),
         1 => Just(Event::Lock),
     ]
@@ -199,6 +206,20 @@ proptest! {
             world.happen(event);
         }
         prop_assert!(world.settle(3 * ROUNDS), "{:#?}", world.last);
+    }
+
+    #[test]
+    fn a_template_that_does_not_work_is_taken_back(
+        replicas in prop::sample::select(vec![1_u32, 3, 5]), before in events(), after in events(), at_last in events()
+    ) {
+        let mut world = healthy(replicas);
+        run(&mut world, &before);
+        world.roll_out_a_bad_one();
+        for event in after {
+            world.happen(event);
+        }
+        prop_assert!(world.settle(3 * ROUNDS) && !world.is_bad(), "{:#?}", world.last);
+        run(&mut world, &at_last);
     }
 
     #[test]

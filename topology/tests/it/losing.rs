@@ -273,3 +273,30 @@ fn an_acker_with_a_new_volume_is_remembered_once_it_has_caught_up() {
     let after = decision.ackers;
     assert_eq!((&after[0], after[1].volume_id.as_str(), &after[2]), (&before[0], "new", &before[2]));
 }
+
+/// Whoever has lost a volume again, or has another primary, may have acknowledged more since.
+#[test]
+fn what_an_acker_has_to_catch_up_with_was_seen_for_its_volume_and_its_term() {
+    let mut view = healthy(3);
+    view.facts(1).volume_id = "new".to_owned();
+    view.server(1).executed = trx(0, 4);
+    view.replication(1).retrieved = trx(0, 9);
+    view.catching_up = decide(&view).catching_up;
+    view.server(0).executed = trx(0, 20);
+    view.replication(1).retrieved = trx(0, 10);
+    let remembered = |view: &ClusterView| decide(view).ackers[1].volume_id.clone();
+    assert_eq!(remembered(&view), "new");
+
+    let mut again = view.clone();
+    again.facts(1).volume_id = "newer".to_owned();
+    assert_ne!(remembered(&again), "newer");
+    assert_eq!(decide(&again).catching_up[0].goal, trx(0, 20));
+
+    view.record.term = Term(2);
+    for instance in 0..3 {
+        view.facts(instance).persisted_term = Term(2);
+        view.server(instance).recorded_term = Term(2);
+    }
+    assert_ne!(remembered(&view), "new");
+    assert_eq!(decide(&view).catching_up[0].goal, trx(0, 20));
+}

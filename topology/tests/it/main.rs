@@ -10,13 +10,16 @@ mod losing;
 mod opening;
 mod properties;
 mod rebuilding;
+mod releasing;
 mod resizing;
 mod rollout;
 mod states_page;
 mod taking_over;
 mod traffic;
+mod trials;
 mod views;
 mod wishes;
+#[expect(dead_code, reason = "shared with the model, which alone has people who change replicas")]
 mod world;
 
 /// How many cases a property is tried with: `PROPTEST_CASES` if that is set, for a long run.

@@ -81,6 +81,11 @@ fn a_primary_that_lost_transactions_is_kept_closed_and_replaced() {
     view.server(0).executed = trx(0, 9);
     let decision = decide(&view);
     says(&decision, State::PrimaryLost, &["instance 0 is kept closed", "instance 1 holds", ":10"]);
+    let holder = decision.instances.iter().find(|verdict| verdict.id == id(1)).unwrap();
+    has_all(
+        &holder.message,
+        &["of instance 0 that it has lost", "had not made yet when it was asked", ":10"],
+    );
     assert_eq!(decision.record.unwrap().stage, Stage::Fencing);
     assert_eq!(decision.orders, vec![]);
     assert_eq!(decision.traffic.primary, None);

@@ -107,12 +107,13 @@ fn instance() -> impl Strategy<Value = InstanceView> {
         PodState::Absent,
         PodState::Terminating,
     ];
-    (0..6_u32, prop::sample::select(pods), any::<bool>(), any::<bool>(), facts()).prop_map(
-        |(ordinal, pod, has_volume, outdated, facts)| InstanceView {
+    (0..6_u32, prop::sample::select(pods), any::<bool>(), (any::<bool>(), any::<bool>()), facts()).prop_map(
+        |(ordinal, pod, has_volume, (outdated, abandoned), facts)| InstanceView {
             id: id(ordinal),
             pod,
             has_volume,
             outdated,
+            abandoned,
             facts,
         },
     )
@@ -152,9 +153,25 @@ fn rebuild() -> impl Strategy<Value = Option<Rebuild>> {
     )
 }
 
+fn release() -> impl Strategy<Value = Option<Release>> {
+    prop::option::of(
+        (0..5_u32, gtids())
+            .prop_map(|(instance, transactions)| Release { instance: id(instance), transactions }),
+    )
+}
+
 fn force() -> impl Strategy<Value = Option<Force>> {
     let begun = prop::option::of((1..6_u64).prop_map(Term));
     prop::option::of((0..5_u32, begun).prop_map(|(instance, begun)| Force { instance: id(instance), begun }))
+}
+
+fn trial() -> impl Strategy<Value = Trial> {
+    let fallback = prop::sample::select(vec![Fallback::None, Fallback::Barred, Fallback::There]);
+    let waiting = prop::option::of(
+        (0..4_u32, 0..200_u64).prop_map(|(instance, for_ms)| Waiting { instance: id(instance), for_ms }),
+    );
+    (fallback, prop::collection::vec((0..4_u32).prop_map(id), 0..3), waiting)
+        .prop_map(|(fallback, proved, waiting)| Trial { fallback, proved, waiting, deadline_ms: 100 })
 }
 
 fn views() -> impl Strategy<Value = ClusterView> {
@@ -164,7 +181,7 @@ fn views() -> impl Strategy<Value = ClusterView> {
         prop::bool::weighted(0.1),
         prop::bool::weighted(0.1),
         any::<bool>(),
-        (record(), (0..5_u64).prop_map(Term), wish(), rebuild(), force()),
+        (record(), (0..5_u64).prop_map(Term), wish(), (rebuild(), release(), force()), trial()),
         remembered,
         prop::collection::vec(instance(), 0..8),
     )
@@ -174,7 +191,7 @@ fn views() -> impl Strategy<Value = ClusterView> {
                 offline,
                 paused,
                 strict,
-                (record, opened, wish, rebuild, force),
+                (record, opened, wish, (rebuild, release, force), trial),
                 remembered,
                 instances,
             )| {
@@ -184,6 +201,7 @@ fn views() -> impl Strategy<Value = ClusterView> {
                     paused,
                     wanted_primary: wish,
                     rebuild,
+                    release,
                     force,
                     durability: if strict { Durability::Strict } else { Durability::Relaxed },
                     record,
@@ -198,6 +216,7 @@ fn views() -> impl Strategy<Value = ClusterView> {
                         })
                         .collect(),
                     catching_up: Vec::new(),
+                    trial,
                     instances,
                 }
             },
@@ -220,6 +239,28 @@ proptest! {
         let sorted = ClusterView { instances, ..view.clone() };
         if view.replicas != 2 {
             prop_assert_eq!(decide(&view), decide(&sorted));
+        }
+    }
+
+    #[test]
+    fn a_pod_is_replaced_only_if_it_is_outdated_and_never_that_of_a_primary_that_another_one_could_be(view in views()) {
+        let decision = decide(&view);
+        if let Some(replaced) = decision.replace {
+            let instance = view.instances.iter().rfind(|other| other.id == replaced);
+            prop_assert!(instance.is_some_and(|instance| instance.outdated && instance.pod != PodState::Absent));
+            prop_assert!(view.replicas == 1 || view.record.primary != Some(replaced));
+            prop_assert!(!view.offline && !view.paused && decision.record.is_none());
+        }
+    }
+
+    #[test]
+    fn a_template_is_given_up_only_for_one_to_go_back_to_and_once_its_time_is_up(view in views()) {
+        let decision = decide(&view);
+        if decision.progress.verdict == Verdict::GivenUp {
+            let waiting = view.trial.waiting.filter(|waiting| waiting.for_ms >= view.trial.deadline_ms);
+            prop_assert!(waiting.is_some_and(|waiting| decision.progress.waits_for == Some(waiting.instance)));
+            prop_assert_eq!(view.trial.fallback, Fallback::There);
+            prop_assert!(!view.offline && !view.paused);
         }
     }
 
@@ -292,6 +333,20 @@ proptest! {
         donors.sort_unstable();
         donors.dedup();
         prop_assert_eq!(asked, donors.len());
+    }
+
+    #[test]
+    fn only_what_a_person_names_is_kept_and_only_by_a_primary_that_takes_writes(view in views()) {
+        for order in decide(&view).orders {
+            let Action::Adopt { transactions } = &order.action else { continue };
+            let release = view.release.clone().unwrap();
+            prop_assert!(release.transactions.contains(transactions) && !transactions.is_empty());
+            prop_assert_eq!(Some(order.instance), view.record.primary);
+            let primary = known(&view, order.instance).and_then(|facts| facts.server.as_ref()).unwrap();
+            prop_assert!(!primary.super_read_only && primary.executed.intersect(transactions).is_empty());
+            let kept = known(&view, release.instance).and_then(|facts| facts.server.as_ref()).unwrap();
+            prop_assert!(kept.executed.contains(transactions));
+        }
     }
 
     #[test]

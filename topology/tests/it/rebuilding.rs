@@ -78,6 +78,20 @@ fn an_errant_instance_whose_acknowledgements_are_needed_is_not_rebuilt_yet() {
     says(&decision, State::Degraded, &["waits until enough others acknowledge"]);
 }
 
+/// Else nobody could ever rebuild the first of two, since the other one waits for it in turn.
+#[test]
+fn another_errant_instance_acknowledges_while_one_is_rebuilt() {
+    let mut view = errant(false);
+    view.server(2).executed = trx(0, 10).union(&trx(2, 1));
+    let expendable = trx(0, 10).union(&trx(1, 2));
+    let copy = Action::Clone { donor: id(0), expendable, archive: trx(1, 2) };
+    assert_eq!(orders(&decide(&view)), [(1, copy)]);
+    view.server(2).semi_sync_replica = false;
+    let decision = decide(&view);
+    assert_eq!(orders(&decision), []);
+    says(&decision, State::Degraded, &["waits until enough others acknowledge"]);
+}
+
 /// What the primary has lost may be acknowledged, and nobody else holds it.
 #[test]
 fn nothing_is_given_up_for_a_primary_that_has_lost_what_it_was_chosen_for() {

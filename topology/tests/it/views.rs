@@ -38,6 +38,7 @@ pub(crate) fn idle_instance(instance: u32) -> InstanceView {
         pod: PodState::Running,
         has_volume: true,
         outdated: false,
+        abandoned: false,
         facts: Observed::Known(InstanceFacts {
             boot_id: format!("boot-{instance}"),
             volume_id: format!("volume-{instance}"),
@@ -58,12 +59,14 @@ pub(crate) fn empty(replicas: u32) -> ClusterView {
         paused: false,
         wanted_primary: None,
         rebuild: None,
+        release: None,
         force: None,
         durability: Durability::Strict,
         record: TermRecord::NONE,
         opened: Term::NONE,
         ackers: Vec::new(),
         catching_up: Vec::new(),
+        trial: Trial::default(),
         instances: (0..replicas).map(idle_instance).collect(),
     }
 }

@@ -97,6 +97,19 @@ mutants! {
     an_acker_counts_before_it_has_caught_up in "decide/reign.rs":
         "follower.holds_all_of(goal)" => "true";
 
+    /// What it has to catch up with is what its primary had when it was first seen.
+    an_acker_chases_its_primary in "decide/reign.rs":
+        "&known.goal" => "&source.executed";
+
+    /// That is seen anew for another volume.
+    an_acker_counts_by_a_look_for_another_volume in "decide/reign.rs":
+        "known.acker == now && known.term == survey.term()"
+        => "known.acker.instance == now.instance && known.term == survey.term()";
+
+    /// That is seen anew in another term.
+    an_acker_counts_by_a_look_of_another_term in "decide/reign.rs":
+        "known.acker == now && known.term == survey.term()" => "known.acker == now";
+
     /// Ackers are remembered only of a term whose first transaction is there.
     ackers_are_remembered_of_a_term_without_proof in "decide/reign.rs":
         "primary.server().filter(|_| *proved)" => "primary.server()";

@@ -35,10 +35,12 @@ mod joining;
 mod losing;
 mod opening;
 mod rebuilding;
+mod releasing;
 mod resizing;
 mod rollout;
 mod taking_over;
 mod traffic;
+mod trials;
 
 use crate::copy::{Outcome, checked};
 
@@ -57,7 +59,7 @@ struct Mutant {
 }
 
 /// Those of all modules.
-const MUTANTS: [&[Mutant]; 12] = [
+const MUTANTS: [&[Mutant]; 14] = [
     choosing::ALL,
     forcing::ALL,
     gtid_algebra::ALL,
@@ -66,10 +68,12 @@ const MUTANTS: [&[Mutant]; 12] = [
     losing::ALL,
     opening::ALL,
     rebuilding::ALL,
+    releasing::ALL,
     resizing::ALL,
     rollout::ALL,
     taking_over::ALL,
     traffic::ALL,
+    trials::ALL,
 ];
 
 /// Fails unless a check fails for the mutant.

@@ -13,6 +13,15 @@ mutants! {
     an_acker_that_is_needed_is_rebuilt in "decide/donors.rs":
         "!suffices" => "false";
 
+    /// What an errant instance acknowledges counts while another one is rebuilt.
+    of_two_errant_instances_none_is_rebuilt in "decide/donors.rs":
+        "followers.iter().filter(|follower| acknowledges(follower)).count()"
+        => "followers.iter().filter(|follower| follower.is_counted(survey, primary.id)).count()";
+
+    /// One that is rebuilt does not acknowledge meanwhile.
+    an_instance_counts_while_it_is_rebuilt in "decide/donors.rs":
+        "acknowledging - usize::from(acknowledges(follower))" => "acknowledging";
+
     /// An instance that holds nothing errant is not rebuilt.
     an_instance_in_sync_is_rebuilt in "decide/followers.rs":
         "errant.is_empty()" => "errant.is_empty() && !survey.is_to_be_rebuilt(member.id)";

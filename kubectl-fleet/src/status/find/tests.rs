@@ -56,7 +56,7 @@ fn secret() -> (&'static str, u16, Value) {
 }
 
 async fn error(answers: &[(&str, u16, Value)]) -> StatusError {
-    match connect(&api(answers), "tenant-a").await {
+    match connect(&api(answers), "tenant-a", Server::Shard).await {
         Ok(_) => panic!("connected"),
         Err(error) => error,
     }
@@ -79,14 +79,42 @@ async fn a_namespace_without_a_shard_says_how_to_deploy_one() {
     let hidden = ("/api/v1/namespaces/tenant-a", 403, failure("Forbidden", 403));
     for answer in [exists, hidden] {
         let text = error(&[answer]).await.to_string();
-        assert!(text.contains("`kubectl fleet shard render tenant-a | kubectl apply -f -`"), "{text}");
+        assert!(
+            text.contains("`kubectl fleet shard render tenant-a --image IMAGE | kubectl apply -f -`"),
+            "{text}"
+        );
     }
+}
+
+#[tokio::test]
+async fn a_namespace_without_a_hub_says_which_flag_names_another() {
+    let namespace = json!({"metadata": {"name": "tenant-a"}});
+    let exists = ("/api/v1/namespaces/tenant-a", 200, namespace);
+    let Err(error) = connect(&api(&[exists]), "tenant-a", Server::Hub).await else {
+        panic!("connected");
+    };
+    let text = error.to_string();
+    assert!(error.is_usage() && text.contains("--hub-namespace"), "{text}");
+    assert!(text.contains("Secret mysql-fleet-hub-viewer does not exist"), "{text}");
 }
 
 #[tokio::test]
 async fn what_may_not_be_read_is_named() {
     let error = error(&[(SECRET, 403, failure("Forbidden", 403))]).await;
     assert_eq!(error.to_string(), "you may not read Secret tenant-a/shard-tenant-a-client: scripted");
+}
+
+#[tokio::test]
+async fn an_api_server_that_refuses_connections_is_told_with_the_cause() {
+    fleet_runtime::tls::install_provider();
+    let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let config = kube::Config::new(format!("http://{unused}").parse().unwrap());
+    let Err(error) = connect(&Client::try_from(config).unwrap(), "tenant-a", Server::Shard).await else {
+        panic!("it is connected");
+    };
+    let text = error.to_string();
+    assert!(text.starts_with("can't read Secret tenant-a/shard-tenant-a-client: "), "{text}");
+    assert_eq!(text.matches("refused").count(), 1, "{text}");
 }
 
 #[tokio::test]

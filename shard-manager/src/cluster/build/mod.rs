@@ -1,6 +1,7 @@
 //! Fourth step: the children as they should be, from the spec and the decision. Pure.
 
 mod network;
+mod revision;
 mod secrets;
 mod stateful_set;
 
@@ -14,7 +15,7 @@ use fleet_topology::InstanceId;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        apps::v1::StatefulSet,
+        apps::v1::{ControllerRevision, StatefulSet},
         core::v1::{ConfigMap, Secret, Service},
         discovery::v1::EndpointSlice,
         policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
@@ -56,6 +57,8 @@ pub struct Resources<State> {
     pub disruption_budget: Option<PodDisruptionBudget>,
     /// The StatefulSet.
     pub stateful_set: StatefulSet,
+    /// The template, once it has worked and is not kept yet.
+    pub proved_template: Option<ControllerRevision>,
     /// Which state they are in.
     pub state: PhantomData<State>,
 }
@@ -93,6 +96,8 @@ pub struct Inputs<'a> {
     pub traffic: &'a Traffic,
     /// How many pods there have to be.
     pub pods: u32,
+    /// Whether all instances are in sync with the template of the cluster.
+    pub works: bool,
     /// The images of the pods.
     pub images: &'a Images,
     /// The time that certificates are judged by.
@@ -112,6 +117,7 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Resources<Prepared>, BuildError> {
         slices: network::slices(inputs),
         disruption_budget: disruption_budget(inputs),
         stateful_set: stateful_set::stateful_set(inputs),
+        proved_template: revision::proved_template(inputs),
         config: config_map(inputs),
         state: PhantomData,
     })

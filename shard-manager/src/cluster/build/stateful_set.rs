@@ -6,6 +6,7 @@ use fleet_api::{
     names::{self, UserRole},
     v1::{Durability, MySQLCluster},
 };
+use fleet_runtime::pods::{restricted_container, restricted_pod};
 use k8s_openapi::{
     api::{
         apps::v1::{
@@ -13,11 +14,11 @@ use k8s_openapi::{
             StatefulSetUpdateStrategy,
         },
         core::v1::{
-            Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
-            EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector, PersistentVolumeClaim,
-            PersistentVolumeClaimSpec, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            ProjectedVolumeSource, SeccompProfile, SecretProjection, SecretVolumeSource, SecurityContext,
-            TopologySpreadConstraint, Volume, VolumeMount, VolumeProjection, VolumeResourceRequirements,
+            ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+            HTTPGetAction, KeyToPath, ObjectFieldSelector, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+            PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ProjectedVolumeSource, SecretProjection,
+            SecretVolumeSource, TopologySpreadConstraint, Volume, VolumeMount, VolumeProjection,
+            VolumeResourceRequirements,
         },
     },
     apimachinery::pkg::{
@@ -84,7 +85,6 @@ impl TemplateMark {
     }
 
     /// The value of the annotation.
-    #[cfg(test)]
     pub fn spec(&self) -> &str {
         &self.spec
     }
@@ -173,16 +173,9 @@ fn pod_template(inputs: &Inputs<'_>) -> PodTemplateSpec {
             enable_service_links: Some(false),
             termination_grace_period_seconds: Some(GRACE_SECONDS),
             security_context: Some(PodSecurityContext {
-                run_as_non_root: Some(true),
-                run_as_user: Some(MYSQL_ID),
-                run_as_group: Some(MYSQL_ID),
                 fs_group: Some(MYSQL_ID),
                 fs_group_change_policy: Some("OnRootMismatch".to_owned()),
-                seccomp_profile: Some(SeccompProfile {
-                    type_: "RuntimeDefault".to_owned(),
-                    localhost_profile: None,
-                }),
-                ..PodSecurityContext::default()
+                ..restricted_pod(MYSQL_ID)
             }),
             topology_spread_constraints: Some(
                 ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
@@ -218,7 +211,7 @@ fn install_agent(inputs: &Inputs<'_>) -> Container {
         image: Some(inputs.images.agent.clone()),
         image_pull_policy: Some(inputs.images.pull_policy.as_str().to_owned()),
         command: Some(["/mysql-agent", "install", "/fleet/bin"].map(ToOwned::to_owned).into()),
-        security_context: Some(restricted()),
+        security_context: Some(restricted_container()),
         volume_mounts: Some(vec![mount("bin", "/fleet/bin")]),
         ..Container::default()
     }
@@ -253,7 +246,7 @@ fn mysqld(inputs: &Inputs<'_>) -> Container {
             port("health", names::PORT_AGENT_HEALTH),
         ]),
         resources: spec.resources.clone(),
-        security_context: Some(restricted()),
+        security_context: Some(restricted_container()),
         // The agent lives on while mysqld is down or can't run: only an agent that hangs is restarted.
         liveness_probe: Some(Probe {
             period_seconds: Some(10),
@@ -335,15 +328,6 @@ fn account(name: &str, role: UserRole) -> VolumeProjection {
             optional: None,
         }),
         ..VolumeProjection::default()
-    }
-}
-
-fn restricted() -> SecurityContext {
-    SecurityContext {
-        allow_privilege_escalation: Some(false),
-        read_only_root_filesystem: Some(true),
-        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-        ..SecurityContext::default()
     }
 }
 

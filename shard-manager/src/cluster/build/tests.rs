@@ -48,6 +48,7 @@ fn built(
         found: &Dereferenced { keys: keys(), children },
         traffic,
         pods: 3,
+        works: false,
         images: &images(),
         now: now(),
     })
@@ -116,6 +117,7 @@ fn a_good_certificate_is_kept_and_an_edited_one_is_made_anew() {
             },
             traffic: &Traffic::default(),
             pods: 3,
+            works: false,
             images: &images(),
             now: now(),
         })
@@ -155,6 +157,7 @@ fn template(spec: &serde_json::Value, images: &Images) -> ObjectMeta {
         found: &Dereferenced { keys: keys(), children: Children::default() },
         traffic: &Traffic::default(),
         pods: 3,
+        works: false,
         images,
         now: now(),
     });
@@ -206,4 +209,49 @@ fn a_pod_of_a_release_without_the_mark_is_told_by_its_keys() {
     let other =
         json!({ "version": "9.7", "storage": { "size": "1Gi" }, "mysqld": { "max_connections": "9" } });
     assert!(TemplateMark::of(&cluster(&other)).is_missing_from(&old));
+}
+
+#[test]
+fn a_template_is_kept_once_it_works_and_all_pods_say_that_they_are_of_it() {
+    let spec = json!({ "version": "9.7", "image": "registry.example/good:1", "storage": { "size": "1Gi" } });
+    let mark = TemplateMark::of(&cluster(&spec)).spec().to_owned();
+    let pods = |mark: &str| -> BTreeMap<u32, Arc<k8s_openapi::api::core::v1::Pod>> {
+        let marked = |pod: &k8s_openapi::api::core::v1::Pod| {
+            let mut pod = pod.clone();
+            pod.annotations_mut().insert("mysqlfleet.io/spec-hash".to_owned(), mark.to_owned());
+            Arc::new(pod)
+        };
+        pods().into_iter().map(|(ordinal, pod)| (ordinal, marked(&pod))).collect()
+    };
+    let kept = |works: bool, children: Children| {
+        let built = build(&Inputs {
+            cluster: &cluster(&spec),
+            namespace: "tenant-a",
+            found: &Dereferenced { keys: keys(), children },
+            traffic: &Traffic::default(),
+            pods: 3,
+            works,
+            images: &images(),
+            now: now(),
+        });
+        built.unwrap().proved_template
+    };
+    let revision = kept(true, Children { pods: pods(&mark), ..Children::default() }).unwrap();
+    assert_eq!((revision.name_any(), revision.revision), (format!("orders-template-{mark}"), Some(1)));
+    assert_eq!(revision.owner_references()[0].uid, "5f1c");
+    let data = &revision.data.0;
+    assert_eq!(data["image"], "registry.example/good:1");
+    assert!(kept(false, Children { pods: pods(&mark), ..Children::default() }).is_none());
+    assert!(kept(true, Children { pods: pods("before"), ..Children::default() }).is_none());
+    assert!(kept(true, Children::default()).is_none(), "a pod that is not seen says nothing");
+
+    let with = |kept: ControllerRevision| Children {
+        pods: pods(&mark),
+        revisions: BTreeMap::from([(kept.name_any(), Arc::new(kept))]),
+        ..Children::default()
+    };
+    assert!(kept(true, with(revision.clone())).is_none(), "it is kept already");
+    let mut before = revision;
+    (before.metadata.name, before.revision) = (Some("orders-template-before".to_owned()), Some(4));
+    assert_eq!(kept(true, with(before)).unwrap().revision, Some(5), "newer than the one before");
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tower_test::mock::{self, Handle};
 
 use super::*;
+use crate::cluster::observe::unobserved;
 
 type Server = Handle<Request<Body>, Response<Body>>;
 
@@ -159,24 +160,53 @@ fn only_a_pod_of_the_cluster_can_be_rebuilt() {
 }
 
 #[test]
+fn an_instance_is_released_only_by_its_pod_and_the_transactions_that_it_keeps() {
+    const UUID: &str = "9a3c8f0e-0000-0000-0000-000000000001";
+    let read = |value: &str| parse_release("orders", value);
+    let chosen = |gtids: String| Release { instance: InstanceId(1), transactions: gtids.parse().unwrap() };
+    assert_eq!(read(&format!("orders-1 {UUID}:1-2")), Ok(chosen(format!("{UUID}:1-2"))));
+    let written = release("orders-1", &format!("{UUID}:1-2,\n{UUID}:backup:7"));
+    assert_eq!(read(&written), Ok(chosen(format!("{UUID}:1-2:backup:7"))));
+    for value in ["", "any", "orders", "invoices-1"] {
+        let refusal = read(&format!("{value} {UUID}:1")).unwrap_err();
+        assert!(
+            refusal.contains("mysqlfleet.io/release") && refusal.contains("such as orders-1"),
+            "{refusal}"
+        );
+    }
+    for gtids in ["", "all", "9a3c8f0e:1", "9a3c8f0e-0000-0000-0000-000000000001:0"] {
+        let refusal = read(&format!("orders-1 {gtids}")).unwrap_err();
+        assert!(refusal.contains("transactions can't be read") && refusal.contains("orders-1"), "{refusal}");
+    }
+}
+
+#[test]
+fn a_release_is_answered_once_it_is_over() {
+    let transactions: GtidSet = "9a3c8f0e-0000-0000-0000-000000000001:1-2".parse().unwrap();
+    let release = Release { instance: InstanceId(1), transactions };
+    for goes_on in [Releasing::Waits, Releasing::UnderWay] {
+        assert_eq!(answer_release("orders", &release, &goes_on), None);
+    }
+    let done = answer_release("orders", &release, &Releasing::Done).unwrap();
+    assert_eq!((done.reason(), done.asked.as_str()), ("ReleaseDone", "orders-1"));
+    assert!(done.message.contains(":1-2"), "{}", done.message);
+    let refusal = Releasing::Refused("instance 1 is in sync".to_owned());
+    let refused = answer_release("orders", &release, &refusal).unwrap();
+    assert_eq!((refused.reason(), refused.message.as_str()), ("ReleaseRefused", "orders-1 is in sync"));
+}
+
+#[test]
 fn each_request_is_answered_by_itself() {
     let mut both = cluster("nonsense", "7");
     both.annotations_mut().insert(names::ANNOTATION_REBUILD.to_owned(), "orders-1 begun".to_owned());
     let both = requests(&both);
     assert_eq!((both.wish, both.rebuild), (None, Some(Rebuild { instance: InstanceId(1), begun: true })));
     let view = fleet_topology::ClusterView {
-        replicas: 3,
-        offline: false,
-        paused: false,
         wanted_primary: both.wish,
         rebuild: both.rebuild,
+        release: both.release.clone(),
         force: both.force,
-        durability: fleet_topology::Durability::Strict,
-        record: fleet_topology::TermRecord::NONE,
-        opened: Term::NONE,
-        ackers: Vec::new(),
-        catching_up: Vec::new(),
-        instances: Vec::new(),
+        ..unobserved()
     };
     let mut decision = fleet_topology::decide(&view);
     let reasons = |decision: &Decision| -> Vec<_> {
@@ -269,7 +299,8 @@ fn what_is_asked_of_force_gets_to_the_decision_and_back() {
     let unseen =
         |_: &str| crate::agents::Sighting { facts: None, unknown_for: Duration::ZERO, problem: None };
     let children = crate::cluster::dereference::Children::default();
-    let observed = crate::cluster::observe::observe(&asked, &children, unseen, Vec::new(), &seen).unwrap();
+    let plan = crate::cluster::rollout::Plan::of(&asked, &children, None);
+    let observed = crate::cluster::observe::observe(&plan, &children, unseen, Vec::new(), &seen).unwrap();
     let answers = seen.answers("orders", &fleet_topology::decide(&observed.view));
     let told: Vec<_> = answers.iter().map(|answer| (answer.reason(), answer.message.as_str())).collect();
     assert!(

@@ -1,4 +1,4 @@
-//! Whether the tenant namespace is there, asked with the rights that a shard has.
+//! Whether the namespace is there, asked with the rights that a controller of it has.
 
 use std::time::Duration;
 
@@ -19,22 +19,21 @@ pub enum NamespaceError {
     #[error("--namespace {0}: there is no such namespace: create it, or name another one")]
     Missing(String),
     /// The credentials have no rights in it.
-    #[error(
-        "--namespace {namespace}: {message}. Apply what `kubectl fleet shard render {namespace}` prints, and run with \
-         its ServiceAccount"
-    )]
+    #[error("--namespace {namespace}: {message}. {advice}")]
     Forbidden {
         /// The namespace.
         namespace: String,
         /// What the API server says.
         message: String,
+        /// Where the rights come from.
+        advice: String,
     },
 }
 
 /// Waits until the API server answers, and says whether the namespace is there.
 ///
-/// A shard may not read Namespaces: it asks for the dry run of a Lease, which it may make.
-pub async fn wait(client: &Client, namespace: &str) -> Result<(), NamespaceError> {
+/// Who works for one namespace may not read Namespaces: asked for is the dry run of a Lease, which it may make.
+pub(super) async fn wait(client: &Client, namespace: &str, advice: &str) -> Result<(), NamespaceError> {
     let leases = Api::<Lease>::namespaced(client.clone(), namespace);
     let probe = Lease {
         metadata: ObjectMeta { generate_name: Some("probe-".to_owned()), ..ObjectMeta::default() },
@@ -52,6 +51,7 @@ pub async fn wait(client: &Client, namespace: &str) -> Result<(), NamespaceError
                 return Err(NamespaceError::Forbidden {
                     namespace: namespace.to_owned(),
                     message: status.message,
+                    advice: advice.to_owned(),
                 });
             }
             Err(error) => {
