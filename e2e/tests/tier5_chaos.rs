@@ -50,7 +50,7 @@ async fn a_fixed_set_of_faults_breaks_no_promise() {
     let arena = Arena::set(CLUSTER, settings.nodes, "chaos", settings.profile).await.unwrap();
     let report = Box::pin(chaos::run_steps(&arena, &settings, steps)).await.unwrap();
     // Not before the verdict: a cluster that broke a promise is left to look at.
-    assert!(report.is_clean(), "{report:#?}");
+    assert!(report.is_clean(), "{report}");
     let judgement = report.judgement.unwrap();
     // The record of the terms has every takeover; clients may miss one whose reign was short.
     assert!(judgement.terms >= 6 && judgement.takeovers >= 3, "{judgement}");

@@ -60,7 +60,7 @@ async fn loses_nothing(what: &str, fault: impl AsyncFnOnce(&Stage, &Tenant, &str
     let writes = workload.stop().await.unwrap();
     for pod in tenant.instances(ORDERS).await.unwrap().keys() {
         let verdict = Verdict::once_applied(&writes, &tenant, ORDERS, pod, SOON).await.unwrap();
-        assert!(verdict.is_clean(), "{pod}: {verdict:?}");
+        assert!(verdict.is_clean(), "{pod}: {verdict}");
         if *pod == primary_of(&after) {
             let (acknowledged, unknown) = (verdict.acknowledged, verdict.unknown);
             let gap = outage(&writes, since, until).as_secs_f64();

@@ -103,7 +103,7 @@ async fn a_changed_spec_reaches_one_instance_after_the_other() {
     let writes = workload.stop().await.unwrap();
     for pod in before.keys() {
         let verdict = Verdict::once_applied(&writes, &tenant, ORDERS, pod, SOON).await.unwrap();
-        assert!(verdict.is_clean() && verdict.acknowledged > 0, "{pod}: {verdict:?}");
+        assert!(verdict.is_clean() && verdict.acknowledged > 0, "{pod}: {verdict}");
     }
     let gap = outage(&writes, since, until).as_secs_f64();
     println!("{:.0} s for all; no acknowledged write for {gap:.2} s", (until - since).as_secs_f64());

@@ -131,7 +131,7 @@ impl Scene {
         let writes = self.workload.stop().await.unwrap();
         for pod in self.tenant.instances(ORDERS).await.unwrap().keys() {
             let verdict = Verdict::once_applied(&writes, &self.tenant, ORDERS, pod, SOON).await.unwrap();
-            assert!(verdict.is_clean(), "{pod}: {verdict:?}");
+            assert!(verdict.is_clean(), "{pod}: {verdict}");
             if *pod == primary {
                 println!("{} acknowledged, {} unknown, none lost", verdict.acknowledged, verdict.unknown);
             }

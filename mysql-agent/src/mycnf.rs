@@ -199,8 +199,10 @@ fn owned(config: &Config) -> Vec<String> {
         option("ssl_cert", tls("tls.crt")),
         option("ssl_key", tls("tls.key")),
         option("require_secure_transport", "ON"),
-        // Every mysqld boots closed; only an order opens it.
+        // Every mysqld boots closed; only an order opens it. Until one says what it is, it lets no client in: a primary
+        // that starts again may have been replaced, and would answer those that the Service leads to it with old data.
         option("super_read_only", "ON"),
+        option("offline_mode", "ON"),
         option("skip_replica_start", "ON"),
         option("gtid_mode", "ON"),
         option("enforce_gtid_consistency", "ON"),

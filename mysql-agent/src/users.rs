@@ -7,7 +7,7 @@
 //! | user | may |
 //! |---|---|
 //! | `fleet_system`@`localhost`, @`127.0.0.1` | everything; a new random password at each start, known to the agent alone |
-//! | replication | receive the binary log, be a CLONE donor |
+//! | replication | receive the binary log, be a CLONE donor, also while no client is let in |
 //! | admin | everything on users' schemas, accounts and grants; not what would undo the cluster: SUPER, SYSTEM_VARIABLES_ADMIN (super_read_only, semi-sync), SESSION_VARIABLES_ADMIN (sql_log_bin), RELOAD (RESET BINARY LOGS), SHUTDOWN, FILE, SYSTEM_USER, writing to `mysql`, `sys` and `mysql_fleet` |
 //! | writer | read and write users' schemas with their tables, views, routines, triggers, events; nothing of `mysql`, read-only `sys` and `mysql_fleet` |
 //! | reader | read users' schemas, see running statements |
@@ -159,7 +159,11 @@ fn grants(role: Role, user: &str) -> Vec<String> {
         schemas.iter().map(|schema| format!("REVOKE {what} ON `{schema}`.* FROM {user}")).collect::<Vec<_>>()
     };
     match role {
-        Role::Replication => vec![format!("GRANT REPLICATION SLAVE, BACKUP_ADMIN ON *.* TO {user}")],
+        // Others get what they lack also from an instance that lets no client in (offline_mode), which takes
+        // CONNECTION_ADMIN.
+        Role::Replication => {
+            vec![format!("GRANT REPLICATION SLAVE, BACKUP_ADMIN, CONNECTION_ADMIN ON *.* TO {user}")]
+        }
         Role::Admin => {
             let mut lines = vec![
                 format!("GRANT {DATA}, {ADMIN_STATIC} ON *.* TO {user} WITH GRANT OPTION"),

@@ -58,19 +58,13 @@ impl Chaos {
         println!("seed {}, history in {}", settings.seed, settings.history.display());
         // Boxed for its size. Dropped at an interrupt, which ends the faults.
         let report = interrupt::unless_interrupted(Box::pin(chaos::run(&settings))).await?;
-        if let Some(judgement) = &report.judgement {
-            print!("\n{judgement}");
-        }
+        print!("\n{report}");
         let longest = report.taken.iter().map(|taken| taken.redundant).max().unwrap_or_default();
-        let steps = report.taken.len();
-        println!("in sync again after {steps} steps, each time within {:.1} s", longest.as_secs_f64());
+        println!("in sync again after each step within {:.1} s", longest.as_secs_f64());
         let (seed, history) = (settings.seed, report.history.display());
         if report.is_clean() {
             println!("clean: seed {seed}, history in {history}");
             return Ok(ExitCode::SUCCESS);
-        }
-        if let Some(why) = &report.ended_early {
-            println!("BROKEN: {why}");
         }
         println!(
             "NOT clean: seed {seed}, history in {history}; the cluster {} is left to look at",

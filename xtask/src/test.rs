@@ -132,19 +132,17 @@ async fn several(targets: &[String], environment: &BTreeMap<&str, String>) -> Re
     cargo(&[&TEST, named.as_slice(), &["--no-run"]].concat()).await?;
     let mut running = stream::iter(targets).map(|name| one(name, environment)).buffer_unordered(AT_A_TIME);
     let mut failed = Vec::new();
-    while let Some((name, passed)) = running.next().await {
-        if !passed? {
-            failed.push(name);
-        }
+    while let Some((name, ended)) = running.next().await {
+        failed.extend(ended?.map(|reasons| format!("{name}\n{reasons}")));
     }
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("{} of {} test targets failed: {}", failed.len(), targets.len(), failed.join(", "))
+    bail!("{} of {} test targets failed: {}", failed.len(), targets.len(), failed.join("\n"))
 }
 
-/// Runs one test target, which is compiled already, and says whether it passed.
-async fn one<'t>(name: &'t str, environment: &BTreeMap<&str, String>) -> (&'t str, Result<bool>) {
+/// Runs one test target, which is compiled already. `Some` says why it failed.
+async fn one<'t>(name: &'t str, environment: &BTreeMap<&str, String>) -> (&'t str, Result<Option<String>>) {
     let arguments = [&TEST, &["--test", name, "--", "--test-threads=1"][..]].concat();
     let shown = format!("cargo {}", arguments.join(" "));
     println!("$ {shown} (in the background)");
@@ -152,13 +150,33 @@ async fn one<'t>(name: &'t str, environment: &BTreeMap<&str, String>) -> (&'t st
     let mut cargo = command::cargo();
     cargo.args(&arguments).envs(environment);
     let ended = cargo.output().await.with_context(|| format!("could not start `{shown}`"));
-    let passed = ended.map(|output| {
+    let ended = ended.map(|output| {
         let said = [output.stdout, output.stderr].concat();
-        println!("{}", String::from_utf8_lossy(&said).trim());
+        let said = String::from_utf8_lossy(&said);
+        println!("{}", said.trim());
         println!("$ {shown}\n  ({}, {:.0} s)", output.status, begun.elapsed().as_secs_f64());
-        output.status.success()
+        (!output.status.success()).then(|| panics(&said))
     });
-    (name, passed)
+    (name, ended)
+}
+
+/// With what the tests of a target panicked, without the backtraces: what was said last is all that is left of a long log.
+fn panics(said: &str) -> String {
+    let mut reasons = Vec::new();
+    let mut panics = false;
+    for line in said.lines() {
+        panics = match line {
+            _ if line.starts_with("thread '") && line.contains("panicked at") => true,
+            "" | "stack backtrace:" => false,
+            _ => panics && !line.starts_with("note: "),
+        };
+        if panics {
+            let cut: String = line.chars().take(400).collect();
+            reasons.push(format!("  {cut}"));
+        }
+    }
+    reasons.truncate(20);
+    reasons.join("\n")
 }
 
 /// Format, lints, each crate alone, generated files.
@@ -201,4 +219,21 @@ async fn cargo(arguments: &[&str]) -> Result<()> {
     }
     println!("  ({:.0} s)", begun.elapsed().as_secs_f64());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_what_tests_panicked_with() {
+        let said = "running 2 tests\ntest a ... FAILED\n\nthread 'a' (14) panicked at tests/x.rs:1:2:\n\
+            assertion failed\n  left: 1\nstack backtrace:\n   0: begin_unwind\n\nthread 'b' panicked at tests/x.rs:9:2:\n\
+            no pod\nnote: run with `RUST_BACKTRACE=1`\nok\n";
+        let reasons = "  thread 'a' (14) panicked at tests/x.rs:1:2:\n  assertion failed\n    left: 1\n  \
+            thread 'b' panicked at tests/x.rs:9:2:\n  no pod";
+        assert_eq!(panics(said), reasons);
+        let long = format!("thread 'a' panicked at x\n{}", format!("{}\n", "y".repeat(500)).repeat(30));
+        assert!(panics(&long).lines().count() == 20 && panics(&long).lines().all(|line| line.len() <= 402));
+    }
 }

@@ -198,7 +198,7 @@ async fn judge(arena: &Arena, pod: &str, writes: &[workload::Write], run: &mut R
     run.unknown = verdict.unknown;
     run.lost = run.lost.max(verdict.lost.len());
     if !verdict.is_clean() {
-        run.broken = Some(format!("{} {}: {pod}: {verdict:?}", run.event.about(), run.run));
+        run.broken = Some(format!("{} {}: {pod}: {verdict}", run.event.about(), run.run));
     }
     Ok(())
 }

@@ -27,6 +27,11 @@ impl History {
         Ok(Self { file, writer: BufWriter::new(open), start: Instant::now() })
     }
 
+    /// When it began.
+    pub fn start(&self) -> Instant {
+        self.start
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.file

@@ -1,7 +1,7 @@
 //! The verdict on a run: what clients were told against what the instances hold.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fleet_api::names::{self, UserRole};
@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use super::arena::{Arena, CLUSTER};
 use super::waiting;
 use crate::workload::order;
-use crate::workload::reads::Stale;
+use crate::workload::reads::{Episode, Stale};
 use crate::workload::{Server, Told, Verdict};
 
 /// How long one server may go on giving stale answers: an instance that nobody reaches ends its mysqld after
@@ -40,7 +40,9 @@ pub struct Judgement {
 
 impl Judgement {
     /// Judges what clients were told. The cluster has to be Healthy, and nobody may write any more.
-    pub async fn of(arena: &Arena, told: &Told, promised: &[u32]) -> Result<Self> {
+    ///
+    /// `start` is that of the history.
+    pub async fn of(arena: &Arena, told: &Told, promised: &[u32], start: Instant) -> Result<Self> {
         let mut judgement = Self::default();
         let roles = arena.roles().await?;
         for pod in roles.all() {
@@ -51,12 +53,8 @@ impl Judgement {
         }
         judgement.terms(arena, &roles.primary.name_any(), told).await?;
         judgement.stale = Stale::among(&told.reads, &told.writes);
-        if judgement.stale.longest > STALE {
-            judgement.broken.push(format!(
-                "one server gave stale answers for {:.1} s",
-                judgement.stale.longest.as_secs_f64()
-            ));
-        }
+        let longest = judgement.stale.longest.as_ref().filter(|episode| episode.duration() > STALE);
+        judgement.broken.extend(longest.map(|episode| told_old(episode, start)));
         Ok(judgement)
     }
 
@@ -64,16 +62,7 @@ impl Judgement {
         self.acknowledged = verdict.acknowledged;
         self.unknown = verdict.unknown;
         self.refused = verdict.refused;
-        for (what, keys) in [
-            ("acknowledged writes are lost", &verdict.lost),
-            ("writes are there more than once", &verdict.repeated),
-            ("writes are there that were refused or never sent", &verdict.unasked),
-        ] {
-            if !keys.is_empty() {
-                let some: Vec<_> = keys.iter().take(5).collect();
-                self.broken.push(format!("{pod}: {} {what}, such as {some:?}", keys.len()));
-            }
-        }
+        self.broken.extend(verdict.broken().into_iter().map(|broken| format!("{pod}: {broken}")));
     }
 
     /// Commits that waited for lost ackers and were answered with OK must be there, too.
@@ -121,6 +110,19 @@ impl Judgement {
     }
 }
 
+/// A server that went on giving stale answers, in words.
+fn told_old(episode: &Episode, start: Instant) -> String {
+    let Episode { server, first, last, reads, readers, missed: (seen, acknowledged) } = episode;
+    let at = |instant: &Instant| instant.saturating_duration_since(start).as_secs_f64();
+    format!(
+        "the server {server} gave {reads} stale answers to the readers {readers:?} for {:.1} s, from {:.1} s to {:.1} s \
+         of the history; the first one was {seen}, {acknowledged} was acknowledged before",
+        episode.duration().as_secs_f64(),
+        at(first),
+        at(last),
+    )
+}
+
 fn shown(servers: &[Server]) -> String {
     let all: Vec<String> =
         servers.iter().map(|server| server.to_string().chars().take(8).collect()).collect();
@@ -138,7 +140,7 @@ impl fmt::Display for Judgement {
             f,
             "{} stale reads (at most {:.1} s by one server), {} reads went back",
             self.stale.reads,
-            self.stale.longest.as_secs_f64(),
+            self.stale.longest.as_ref().map(Episode::duration).unwrap_or_default().as_secs_f64(),
             self.stale.backwards
         )?;
         for broken in &self.broken {

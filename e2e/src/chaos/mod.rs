@@ -3,6 +3,7 @@
 //! [`action`] says what can be done, [`inject`] does it, [`fault`] ends it whatever happens, [`judge`] compares.
 //! docs/chaos.md describes it for people.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,16 @@ impl Report {
     }
 }
 
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} steps; the history is {}", self.taken.len(), self.history.display())?;
+        if let Some(why) = &self.ended_early {
+            writeln!(f, "ended early: {why}")?;
+        }
+        self.judgement.as_ref().map_or(Ok(()), |judgement| write!(f, "{judgement}"))
+    }
+}
+
 /// Causes the faults of a seed one step after the other, and judges.
 pub async fn run(settings: &Settings) -> Result<Report> {
     let arena = Arena::set(&settings.cluster, settings.nodes, NAMESPACE, settings.profile).await?;
@@ -117,7 +128,8 @@ pub async fn run_steps(
     let mut taken = Vec::new();
     let mut ended_early = None;
     for (number, step) in (1_u32..).zip(steps) {
-        println!("{number}: {}", describe(&step));
+        let at = run.history.start().elapsed().as_secs_f64();
+        println!("{number}: {} (at {at:.1} s of the history)", describe(&step));
         match Box::pin(run.take(&step)).await {
             Ok(done) => {
                 println!("   in sync {:.1} s after its end", done.redundant.as_secs_f64());
@@ -146,7 +158,7 @@ pub async fn run_steps(
 }
 
 async fn judge(arena: &Arena, history: &mut History, told: &Told, promised: &[u32]) -> Result<Judgement> {
-    let judgement = Judgement::of(arena, told, promised).await?;
+    let judgement = Judgement::of(arena, told, promised, history.start()).await?;
     history.event("judged", json!({"broken": judgement.broken, "verdict": judgement.to_string()}))?;
     Ok(judgement)
 }

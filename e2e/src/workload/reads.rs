@@ -4,7 +4,7 @@
 //! never falls. A read that was sent after a write was acknowledged and sees only lower keys than that write's
 //! is *stale*: another instance had taken over, and the reader was still served by the old one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use mysql_async::Conn;
@@ -53,6 +53,30 @@ pub(super) async fn read(mut client: Client, name: u32) -> Vec<Read> {
     reads
 }
 
+/// A time during which one server went on giving stale answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Episode {
+    /// The server.
+    pub server: Server,
+    /// When the first of the reads was sent.
+    pub first: Instant,
+    /// When the last one was.
+    pub last: Instant,
+    /// How many there were.
+    pub reads: usize,
+    /// Of whom.
+    pub readers: BTreeSet<u32>,
+    /// What the first one saw, and what was acknowledged before it was sent.
+    pub missed: (u64, u64),
+}
+
+impl Episode {
+    /// How long it was.
+    pub fn duration(&self) -> Duration {
+        self.last.duration_since(self.first)
+    }
+}
+
 /// What is wrong with the reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Stale {
@@ -61,7 +85,7 @@ pub struct Stale {
     /// How many saw less than an earlier read of the same reader.
     pub backwards: usize,
     /// The longest time during which one server went on giving stale answers.
-    pub longest: Duration,
+    pub longest: Option<Episode>,
 }
 
 impl Stale {
@@ -73,7 +97,7 @@ impl Stale {
         let mut stale = Self::default();
         let mut floor = 0;
         let mut seen: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut episodes: BTreeMap<Server, (Instant, Instant)> = BTreeMap::new();
+        let mut episodes: BTreeMap<Server, Episode> = BTreeMap::new();
         for read in sent {
             while let Some((_, id)) = acknowledged.next_if(|(ended, _)| *ended < read.sent) {
                 floor = floor.max(id);
@@ -87,13 +111,26 @@ impl Stale {
                 continue;
             }
             stale.reads += 1;
-            let (first, last) = episodes.entry(read.server).or_insert((read.sent, read.sent));
-            if read.sent.duration_since(*last) > EPISODE {
-                *first = read.sent;
+            let begun = || Episode {
+                server: read.server,
+                first: read.sent,
+                last: read.sent,
+                reads: 0,
+                readers: BTreeSet::new(),
+                missed: (read.highest, floor),
+            };
+            let episode = episodes.entry(read.server).or_insert_with(begun);
+            if read.sent.duration_since(episode.last) > EPISODE {
+                stale.longest =
+                    stale.longest.into_iter().chain([episode.clone()]).max_by_key(Episode::duration);
+                *episode = begun();
             }
-            *last = read.sent;
-            stale.longest = stale.longest.max(last.duration_since(*first));
+            episode.last = read.sent;
+            episode.reads += 1;
+            episode.readers.insert(read.reader);
         }
+        let all = stale.longest.into_iter().chain(episodes.into_values());
+        stale.longest = all.max_by_key(Episode::duration);
         stale
     }
 }
@@ -129,6 +166,15 @@ mod tests {
         assert_eq!(Stale::among(&fine, &writes), Stale::default());
         let old = [read(1, 1001, 9, 2), read(1, 1500, 5, 1), read(2, 3500, 5, 1), read(2, 9000, 5, 1)];
         let stale = Stale::among(&old, &writes);
-        assert_eq!(stale, Stale { reads: 3, backwards: 1, longest: Duration::from_secs(2) });
+        let longest = Episode {
+            server: server(1),
+            first: at(1500),
+            last: at(3500),
+            reads: 2,
+            readers: BTreeSet::from([1, 2]),
+            missed: (5, 9),
+        };
+        assert_eq!(longest.duration(), Duration::from_secs(2));
+        assert_eq!(stale, Stale { reads: 3, backwards: 1, longest: Some(longest) });
     }
 }

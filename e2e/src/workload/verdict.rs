@@ -1,6 +1,7 @@
 //! What became of the writes: every acknowledged one has to be there exactly once, and no refused one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -99,7 +100,31 @@ impl Verdict {
 
     /// Whether every promise was kept.
     pub fn is_clean(&self) -> bool {
-        self.lost.is_empty() && self.repeated.is_empty() && self.unasked.is_empty()
+        self.broken().is_empty()
+    }
+
+    /// Every broken promise, in words.
+    pub fn broken(&self) -> Vec<String> {
+        let all = [
+            ("acknowledged writes are lost", &self.lost),
+            ("writes are there more than once", &self.repeated),
+            ("writes are there that were refused or never sent", &self.unasked),
+        ];
+        let broken = all.into_iter().filter(|(_, keys)| !keys.is_empty());
+        broken
+            .map(|(what, keys)| {
+                let some: Vec<_> = keys.iter().take(5).collect();
+                format!("{} {what}, such as {some:?}", keys.len())
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { acknowledged, refused, unknown, .. } = self;
+        write!(f, "{acknowledged} writes acknowledged, {refused} refused, {unknown} unknown")?;
+        self.broken().iter().try_for_each(|broken| write!(f, "; {broken}"))
     }
 }
 

@@ -70,11 +70,12 @@ pub(super) async fn refuse_writes(session: &mut Session) -> Result<(), SqlError>
     session.run(POLITE, "SET GLOBAL super_read_only = ON").await
 }
 
-/// When this returns well, mysqld is read-only and no commit runs.
+/// When this returns well, mysqld is read-only, no commit runs, and no client is left but those of admins.
 pub(crate) async fn close_politely(instance: &Instance) -> Result<(), SqlError> {
     let login = instance.login().ok_or(SqlError::NotRunning)?;
     let mut session = Session::open(&login).await?;
     refuse_writes(&mut session).await?;
-    // A replica with it on would wait for acknowledgements of what it applies.
-    session.run(STATEMENT, "SET GLOBAL rpl_semi_sync_source_enabled = OFF").await
+    // A replica with it on would wait for acknowledgements of what it applies. Clients are ended, so that they look for
+    // the next primary instead of reading here what gets old.
+    session.run(STATEMENT, "SET GLOBAL rpl_semi_sync_source_enabled = OFF, GLOBAL offline_mode = ON").await
 }

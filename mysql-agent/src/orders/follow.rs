@@ -29,7 +29,7 @@ const CHANNEL: &str = "SELECT c.HOST AS host, c.PORT AS port, c.USER AS user, c.
         WHERE w.CHANNEL_NAME = '' AND w.LAST_ERROR_NUMBER <> 0), \
       (SELECT MAX(o.LAST_ERROR_MESSAGE) FROM performance_schema.replication_applier_status_by_coordinator o \
         WHERE o.CHANNEL_NAME = '' AND o.LAST_ERROR_NUMBER <> 0), '') AS applier_error, \
-    @@GLOBAL.super_read_only AS closed, @@GLOBAL.rpl_semi_sync_source_enabled AS source_enabled, \
+    @@GLOBAL.super_read_only AS closed, @@GLOBAL.offline_mode AS offline, @@GLOBAL.rpl_semi_sync_source_enabled AS source_enabled, \
     @@GLOBAL.rpl_semi_sync_replica_enabled AS acknowledges \
     FROM (SELECT 1) AS one \
     LEFT JOIN performance_schema.replication_connection_configuration c ON c.CHANNEL_NAME = '' \
@@ -66,6 +66,9 @@ impl Channel {
     }
     fn closed(&self) -> bool {
         truth(&self.0, "closed")
+    }
+    fn offline(&self) -> bool {
+        truth(&self.0, "offline")
     }
     fn acknowledges(&self) -> bool {
         truth(&self.0, "acknowledges")
@@ -114,7 +117,7 @@ impl Orders {
         let ca = self.config.paths.tls.join("ca.crt").display().to_string();
         let points = channel.points_to(&source, &user, &ca);
         let flag = channel.acknowledges() == acknowledge;
-        if points && flag && !channel.receiver_stopped() && channel.applier_runs() {
+        if points && flag && !channel.receiver_stopped() && channel.applier_runs() && !channel.offline() {
             return Ok(());
         }
         tracing::info!(term, source = source.host, acknowledge, "follows");
@@ -132,6 +135,9 @@ impl Orders {
             point(&mut session, &channel, &source, &user, &ca).await?;
         }
         session.run(STATEMENT, "START REPLICA").await?;
+        if channel.offline() {
+            session.run(STATEMENT, "SET GLOBAL offline_mode = OFF").await?;
+        }
         Ok(())
     }
 }

@@ -143,7 +143,7 @@ impl Orders {
         let _turn = self.state.lock().await;
         let _look = LookAfter(&self.instance);
         let result = match recorded {
-            Ok(()) => session.run(STATEMENT, "SET GLOBAL read_only = OFF").await,
+            Ok(()) => session.run(STATEMENT, "SET GLOBAL offline_mode = OFF, GLOBAL read_only = OFF").await,
             Err(error) => Err(error),
         };
         if result.is_err() && self.instance.now().generation == generation && self.instance.may_be_open() {

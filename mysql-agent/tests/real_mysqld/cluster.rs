@@ -55,3 +55,12 @@ pub fn closed(facts: &InstanceFacts) -> bool {
 pub async fn count(instance: &Instance) -> String {
     instance.value("SELECT COUNT(*) FROM app.t").await
 }
+
+/// Nobody but an admin gets in: who comes by the Service of the primary has to look for the next one.
+pub async fn lets_nobody_in(instance: &Instance) {
+    for role in ["writer", "reader"] {
+        let refused = instance.client(role).await.map(drop).unwrap_err();
+        assert!(refused.to_string().contains("offline mode"), "{role}: {refused}");
+    }
+    instance.client("admin").await.unwrap();
+}

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::{
-    cluster::{closed, cluster, count, table},
+    cluster::{closed, cluster, count, lets_nobody_in, table},
     harness::{Instance, NAMESPACE, World, rows, until},
 };
 
@@ -55,6 +55,7 @@ async fn cluster_replicates_survives_a_crash_and_serves_only_the_shard() {
     primary.signal_mysqld(Signal::SIGKILL);
     let facts = primary.wait("restarted", |facts| facts.mysqld_exits == 1 && facts.server.is_some()).await;
     assert!(facts.server.unwrap().super_read_only);
+    lets_nobody_in(primary).await;
     primary.open(1, 1).await.unwrap();
     let mut writer = primary.client("writer").await.unwrap();
     writer.query_drop("INSERT INTO app.t VALUES (2)").await.unwrap();
@@ -144,10 +145,14 @@ async fn role_change_keeps_what_was_received([primary, first, second]: &[Instanc
             "SELECT GTID_SUBTRACT(RECEIVED_TRANSACTION_SET, @@GLOBAL.gtid_executed) <> '' FROM performance_schema.replication_connection_status",
         ), |found| found == "1").await;
     }
+    let mut reader = first.client("reader").await.unwrap();
     primary.close(2).await.unwrap();
     primary.wait("closed", closed).await;
+    assert!(writer.ping().await.is_err(), "a client of a closed primary would stay with it for ever");
+    lets_nobody_in(primary).await;
     first.close(2).await.unwrap();
     second.close(2).await.unwrap();
+    reader.ping().await.unwrap();
     first.wait("of the new term", |facts| facts.term == 2).await;
 
     second.follow(2, first).await.unwrap();
@@ -162,7 +167,27 @@ async fn role_change_keeps_what_was_received([primary, first, second]: &[Instanc
     writer.query_drop("INSERT INTO app.t VALUES (4)").await.unwrap();
     for replica in [primary, second] {
         until("both rows are there", || count(replica), |found| found == "4").await;
+        replica.client("reader").await.unwrap();
     }
     let old = primary.open(1, 1).await.unwrap_err();
     assert_eq!(old.code(), Code::FailedPrecondition);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_lets_no_client_in_gives_away_what_it_holds() {
+    let world = World::new(23100);
+    let [first, second] = [world.start(0), world.start(1)];
+    for instance in [&first, &second] {
+        instance.wait_running().await;
+        lets_nobody_in(instance).await;
+    }
+    first.open(1, 0).await.unwrap();
+    let mut writer = table(&first).await;
+    writer.query_drop("INSERT INTO app.t VALUES (1)").await.unwrap();
+    first.close(2).await.unwrap();
+    first.wait("closed", closed).await;
+    second.follow(2, &first).await.unwrap();
+    until("the row is there", || count(&second), |found| found == "1").await;
+    lets_nobody_in(&first).await;
+    second.client("reader").await.unwrap();
 }

@@ -56,12 +56,13 @@ async fn clients_that_take_all_connections_do_not_keep_the_agent_out() {
     primary.wait("seen open", |facts| facts.server.as_ref().is_some_and(|s| !s.super_read_only)).await;
     primary.close(2).await.unwrap();
     primary.wait("closed", closed).await;
+    for client in &mut clients {
+        assert!(client.ping().await.is_err(), "clients would stay with a closed primary for ever");
+    }
     primary.follow(2, &second).await.unwrap();
     primary.open(3, 0).await.unwrap();
     assert_eq!(primary.mysqld(), mysqld, "an order that can't get in kills mysqld");
-    for client in &mut clients {
-        client.ping().await.unwrap();
-    }
+    primary.client("writer").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
