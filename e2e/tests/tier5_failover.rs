@@ -274,6 +274,8 @@ async fn a_blocked_failover_is_forced_and_what_is_left_behind_is_kept_until_a_pe
     // Both are back with the row, and nobody follows the chosen one before a person says so.
     for left in [&primary, acker] {
         is_left_alone(&tenant, left).await;
+        let refused = query(&tenant, left, UserRole::Reader, "SELECT 1").await.unwrap_err();
+        assert!(format!("{refused:#}").contains("offline mode"), "{left}: {refused:#}");
     }
     has_rows(&tenant, &primary, "1,2").await;
     assert!(tenant.clusters().get(ORDERS).await.unwrap().status.unwrap().phase != Some(Phase::Healthy));
@@ -390,7 +392,8 @@ async fn is_left_alone(tenant: &Tenant, pod: &str) {
 async fn has_rows(tenant: &Tenant, pod: &str, rows: &str) {
     wait::until(format!("{pod} to have the rows {rows}"), SOON, OFTEN, || async {
         let select = "SELECT GROUP_CONCAT(id ORDER BY id) FROM shop.forced";
-        let found = query(tenant, pod, UserRole::Reader, select).await?;
+        // The only one who gets in to an instance that is left alone.
+        let found = query(tenant, pod, UserRole::Admin, select).await?;
         ensure!(found == rows, "it has {found}");
         Ok(())
     })

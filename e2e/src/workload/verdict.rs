@@ -49,7 +49,8 @@ impl Verdict {
         Ok(Self::compare(writes, &found))
     }
 
-    /// The same once the instance has applied all that was acknowledged; what is still missing after `limit` is lost.
+    /// The same once the instance has applied all that was acknowledged. An instance that was away has much to apply,
+    /// however long that takes; what is missing once it has applied nothing for `limit` is lost.
     pub async fn once_applied(
         writes: &[Write],
         tenant: &Tenant,
@@ -58,15 +59,20 @@ impl Verdict {
         limit: Duration,
     ) -> Result<Self> {
         let ask = || Self::of(writes, tenant, cluster, pod);
-        let applied = wait::until(format!("{pod} to have applied everything"), limit, OFTEN, || async {
-            let verdict = ask().await?;
-            ensure!(verdict.lost.is_empty(), "{} acknowledged writes are missing", verdict.lost.len());
-            Ok(verdict)
-        });
-        match applied.await {
-            Ok(verdict) => Ok(verdict),
-            // Where it can't be asked, this says why.
-            Err(_) => ask().await,
+        let mut missing = usize::MAX;
+        loop {
+            let goes_on = wait::until(format!("{pod} to apply more"), limit, OFTEN, || async {
+                let verdict = ask().await?;
+                let lost = verdict.lost.len();
+                ensure!(lost == 0 || lost < missing, "{lost} acknowledged writes are missing");
+                Ok(verdict)
+            });
+            match goes_on.await {
+                Ok(verdict) if verdict.lost.is_empty() => return Ok(verdict),
+                Ok(verdict) => missing = verdict.lost.len(),
+                // Where it can't be asked, this says why.
+                Err(_) => return ask().await,
+            }
         }
     }
 
