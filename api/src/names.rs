@@ -121,9 +121,9 @@ pub fn replicas_service(cluster: &str) -> String {
     format!("{cluster}-replicas")
 }
 
-/// Name of the ConfigMap with the user's my.cnf keys.
-pub fn config_map(cluster: &str) -> String {
-    format!("{cluster}-config")
+/// Name of the ConfigMap with the user's my.cnf keys, by the mark of their template.
+pub fn config_map(cluster: &str, mark: &str) -> String {
+    format!("{cluster}-config-{mark}")
 }
 
 /// Name of the Secret with the certificate of a cluster's instances.

@@ -164,6 +164,23 @@ impl World {
         .await;
     }
 
+    /// The name of the ConfigMap with the my.cnf of the StatefulSet's template.
+    async fn config(&self) -> String {
+        let template = self.api::<StatefulSet>().get("orders").await.unwrap().spec.template;
+        let volumes = template.spec.unwrap().volumes.unwrap();
+        volumes.into_iter().find_map(|volume| Some(volume.config_map?.name)).unwrap()
+    }
+
+    /// Waits until pods get this my.cnf.
+    async fn has_my_cnf(&self, keys: &str) {
+        let maps = self.api::<ConfigMap>();
+        until("the my.cnf has what it has to", || async {
+            let config = maps.get_opt(&self.config().await).await.unwrap()?;
+            (config.data.unwrap()["my.cnf"] == format!("[mysqld]\n{keys}")).then_some(())
+        })
+        .await;
+    }
+
     /// Deletes the object and waits until another one of the same name is there.
     async fn deleted_is_made_again<K>(&self, name: &str)
     where
@@ -206,7 +223,7 @@ async fn children_are_made_repaired_and_left_alone_when_they_are_right() {
     for name in ["orders-primary", "orders-replicas"] {
         world.deleted_is_made_again::<EndpointSlice>(name).await;
     }
-    world.deleted_is_made_again::<ConfigMap>("orders-config").await;
+    world.deleted_is_made_again::<ConfigMap>(&world.config().await).await;
     world.deleted_is_made_again::<PodDisruptionBudget>("orders").await;
     world.deleted_is_made_again::<StatefulSet>("orders").await;
     nothing_is_written_for_three_reconciles(&shard).await;
@@ -242,14 +259,28 @@ async fn edits_are_reverted() {
     .await;
 
     let maps = world.api::<ConfigMap>();
-    let config = maps.get("orders-config").await.unwrap();
-    maps.patch("orders-config", &params, &merge(json!({ "data": { "my.cnf": "[mysqld]\nserver_id=1" } })))
-        .await
-        .unwrap();
-    until("the my.cnf is the one before", || async {
-        (maps.get("orders-config").await.unwrap().data == config.data).then_some(())
+    let config = world.config().await;
+    let edit = merge(json!({ "data": { "my.cnf": "[mysqld]\nserver_id=1" } }));
+    let refusal = maps.patch(&config, &params, &edit).await.unwrap_err().to_string();
+    assert!(refusal.contains("immutable"), "{refusal}");
+    let edit = merge(json!({ "metadata": { "labels": { "app.kubernetes.io/name": "other" } } }));
+    maps.patch(&config, &params, &edit).await.unwrap();
+    until("the label is the one before", || async {
+        (maps.get(&config).await.unwrap().labels()["app.kubernetes.io/name"] == "mysql").then_some(())
     })
     .await;
+    maps.delete(&config, &DeleteParams::default()).await.unwrap();
+    let mut other =
+        ConfigMap { data: Some([("my.cnf".to_owned(), String::new())].into()), ..ConfigMap::default() };
+    other.metadata.name = Some(config.clone());
+    other.metadata.labels = Some(
+        [(names::LABEL_MANAGED_BY, names::MANAGER), (names::LABEL_CLUSTER, "orders")]
+            .map(|(label, value)| (label.to_owned(), value.to_owned()))
+            .into(),
+    );
+    // Whether it comes before or after the one that the shard makes again.
+    let _there_already = maps.create(&PostParams::default(), &other).await;
+    world.has_my_cnf("max_connections = 200\n").await;
 
     let sets = world.api::<StatefulSet>();
     sets.patch("orders", &params, &merge(json!({ "spec": { "replicas": 0 } }))).await.unwrap();
@@ -287,10 +318,15 @@ async fn a_change_of_the_spec_reaches_the_children_and_a_deletion_ends() {
     let clusters = world.api::<MySQLCluster>();
     let patch = json!({ "spec": { "mysqld": { "max_connections": "300" } } });
     clusters.patch("orders", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    let maps = world.api::<ConfigMap>();
-    until("the my.cnf has the new value", || async {
-        let text = maps.get("orders-config").await.unwrap().data.unwrap()["my.cnf"].clone();
-        text.contains("max_connections = 300").then_some(())
+    let (maps, before) = (world.api::<ConfigMap>(), world.config().await);
+    world.has_my_cnf("max_connections = 300\n").await;
+    assert!(maps.get_opt(&before).await.unwrap().is_some(), "a pod of the template before may yet be made");
+    let sets = world.api::<StatefulSet>();
+    let seen = sets.get("orders").await.unwrap().metadata.generation;
+    let patch = json!({ "status": { "replicas": 0, "observedGeneration": seen } });
+    sets.patch_status("orders", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    until("the my.cnf that no pod mounts is gone", || async {
+        maps.get_opt(&before).await.unwrap().is_none().then_some(())
     })
     .await;
 
@@ -305,8 +341,7 @@ async fn what_was_given_up_is_not_built_until_the_spec_is_another_one() {
     let world = World::new().await;
     let _shard = shard(&world.server, "shard-a");
     world.created().await;
-    let (clusters, sets, maps) =
-        (world.api::<MySQLCluster>(), world.api::<StatefulSet>(), world.api::<ConfigMap>());
+    let (clusters, sets) = (world.api::<MySQLCluster>(), world.api::<StatefulSet>());
     let mark = || async {
         let template = sets.get("orders").await.unwrap().spec.template.metadata.unwrap();
         template.annotations.unwrap()["mysqlfleet.io/spec-hash"].clone()
@@ -314,13 +349,6 @@ async fn what_was_given_up_is_not_built_until_the_spec_is_another_one() {
     let wants = async |connections: &str| {
         let patch = Patch::Merge(json!({ "spec": { "mysqld": { "max_connections": connections } } }));
         clusters.patch("orders", &PatchParams::default(), &patch).await.unwrap();
-    };
-    let has = async |keys: &str| {
-        until("the my.cnf has what it has to", || async {
-            let text = maps.get("orders-config").await.unwrap().data.unwrap()["my.cnf"].clone();
-            (text == format!("[mysqld]\n{keys}")).then_some(())
-        })
-        .await;
     };
     let good = mark().await;
     let made = clusters.get("orders").await.unwrap();
@@ -343,7 +371,7 @@ async fn what_was_given_up_is_not_built_until_the_spec_is_another_one() {
     world.api::<ControllerRevision>().create(&PostParams::default(), &revision).await.unwrap();
 
     wants("300").await;
-    has("max_connections = 300\n").await;
+    world.has_my_cnf("max_connections = 300\n").await;
     let bad = until("the StatefulSet has another template", || async {
         Some(mark().await).filter(|mark| *mark != good)
     })
@@ -356,7 +384,7 @@ async fn what_was_given_up_is_not_built_until_the_spec_is_another_one() {
     let rollout = json!({ "state": "RollingBack", "template": good, "proved": [], "waitsFor": null, "givenUp": given_up });
     let patch = Patch::Merge(json!({ "status": { "rollout": rollout } }));
     clusters.patch_status("orders", &PatchParams::default(), &patch).await.unwrap();
-    has("max_connections = 200\n").await;
+    world.has_my_cnf("max_connections = 200\n").await;
     until("the StatefulSet has the template that has worked", || async {
         (mark().await == good).then_some(())
     })
@@ -370,7 +398,7 @@ async fn what_was_given_up_is_not_built_until_the_spec_is_another_one() {
     .await;
 
     wants("100").await;
-    has("max_connections = 100\n").await;
+    world.has_my_cnf("max_connections = 100\n").await;
     until("nothing is given up any more", || async {
         let status = clusters.get("orders").await.unwrap().status?;
         status.rollout.is_none_or(|rollout| rollout.given_up.is_none()).then_some(())

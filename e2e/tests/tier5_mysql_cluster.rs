@@ -15,6 +15,7 @@ use e2e::tenant::Tenant;
 use e2e::{kubernetes, wait};
 use fleet_api::names::{self, UserRole};
 use fleet_api::v1::{ConditionType, MySQLCluster};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -149,14 +150,21 @@ async fn a_commit_waits_unseen_while_both_ackers_are_paused() {
     tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
 }
 
+/// The name of the ConfigMap with the my.cnf that pods are made with.
+async fn config_map(tenant: &Tenant) -> String {
+    let sets: Api<StatefulSet> = Api::namespaced(tenant.client.clone(), NAMESPACE);
+    let template = sets.get(ORDERS).await.unwrap().spec.template.spec.unwrap();
+    template.volumes.unwrap().into_iter().find_map(|volume| Some(volume.config_map?.name)).unwrap()
+}
+
 /// Every object that belongs to the cluster: its kind and name.
-fn children() -> Vec<(ApiResource, String)> {
+async fn children(tenant: &Tenant) -> Vec<(ApiResource, String)> {
     let core = |kind: &str, plural: &str| resource("", "v1", kind, plural);
     let mut children = vec![
         (core("Service", "services"), names::instances_service(ORDERS)),
         (core("Service", "services"), names::primary_service(ORDERS)),
         (core("Service", "services"), names::replicas_service(ORDERS)),
-        (core("ConfigMap", "configmaps"), names::config_map(ORDERS)),
+        (core("ConfigMap", "configmaps"), config_map(tenant).await),
         (core("Secret", "secrets"), names::tls_secret(ORDERS)),
         (
             resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
@@ -187,7 +195,7 @@ fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
 async fn a_deleted_child_is_made_again() {
     let (_stage, tenant, _) = healthy().await;
     let pods = tenant.instances(ORDERS).await.unwrap();
-    for (kind, name) in children() {
+    for (kind, name) in children(&tenant).await {
         let api: Api<DynamicObject> = Api::namespaced_with(tenant.client.clone(), NAMESPACE, &kind);
         let before = api.get(&name).await.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.kind));
         api.delete(&name, &DeleteParams::orphan()).await.unwrap();
@@ -210,12 +218,13 @@ async fn a_deleted_child_is_made_again() {
 #[tokio::test]
 async fn an_edited_child_is_reverted() {
     let (_stage, tenant, _) = healthy().await;
-    for (kind, name) in children() {
+    for (kind, name) in children(&tenant).await {
         let edit = match kind.kind.as_str() {
             "Service" => {
                 json!({"spec": {"ports": [{"name": "mysql", "port": 3306, "protocol": "TCP", "targetPort": 1}]}})
             }
-            "ConfigMap" => json!({"data": {"my.cnf": "[mysqld]\nport = 1\n"}}),
+            // Its data are immutable.
+            "ConfigMap" => json!({"metadata": {"labels": {"app.kubernetes.io/name": "other"}}}),
             "Secret" if name == names::tls_secret(ORDERS) => json!({"data": {"tls.crt": "bm9uc2Vuc2U="}}),
             "Secret" => json!({"data": {"username": "bm9uc2Vuc2U="}}),
             "EndpointSlice" => json!({"endpoints": []}),

@@ -10,13 +10,13 @@ use fleet_runtime::{
 use fleet_topology::InstanceId;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet},
-    core::v1::{PersistentVolumeClaim, Pod, Service},
+    core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service},
 };
 use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{
-    build::{Applied, Prepared, Resources, TemplateMark},
+    build::{Applied, Prepared, Resources, TemplateMark, mounted},
     dereference::Children,
     pod_problem,
 };
@@ -74,7 +74,8 @@ pub async fn apply(
     replace: Option<InstanceId>,
 ) -> Result<Resources<Applied>, ApplyChildrenError> {
     let Resources {
-        config,
+        configs,
+        unused_configs,
         users,
         tls,
         services,
@@ -91,7 +92,9 @@ pub async fn apply(
     for service in &services {
         ensure_service(applier, service, found.services.get(&service.name_any()).map(AsRef::as_ref)).await?;
     }
-    applier.ensure_or_replace(&config, found.config.as_deref()).await?;
+    for config in &configs {
+        applier.ensure_or_replace(config, found.configs.get(&config.name_any()).map(AsRef::as_ref)).await?;
+    }
     for secret in &users {
         let live = found.users.values().find(|live| live.name_any() == secret.name_any());
         applier.ensure_or_replace(secret, live.map(AsRef::as_ref)).await?;
@@ -108,12 +111,16 @@ pub async fn apply(
         keep_template(applier, proved, found).await?;
     }
     grow_volumes(applier, cluster, found).await?;
-    replace_unusable_pods(applier, found, unable).await?;
+    for config in &unused_configs {
+        applier.delete(config.as_ref()).await?;
+    }
+    replace_unusable_pods(applier, found, &configs, unable).await?;
     if let Some(pod) = replace.and_then(|instance| replaceable(cluster, found, instance)) {
         applier.delete(pod).await?;
     }
     Ok(Resources {
-        config,
+        configs,
+        unused_configs,
         users,
         tls,
         services,
@@ -218,6 +225,7 @@ async fn grow_volumes(applier: &Applier, cluster: &MySQLCluster, found: &Childre
 async fn replace_unusable_pods(
     applier: &Applier,
     found: &Children,
+    configs: &[ConfigMap],
     unable: &BTreeSet<u32>,
 ) -> Result<(), ApplyError> {
     let Some(current) = found.stateful_set.as_deref().and_then(current_revision) else {
@@ -226,12 +234,24 @@ async fn replace_unusable_pods(
     for (ordinal, pod) in &found.pods {
         if is_of_another_revision(pod, current)
             && pod.metadata.deletion_timestamp.is_none()
-            && (unable.contains(ordinal) || pod_problem::template_unusable(pod))
+            && (unable.contains(ordinal)
+                || pod_problem::template_unusable(pod)
+                || waits_for_config(pod, found, configs))
         {
             applier.delete(pod.as_ref()).await?;
         }
     }
     Ok(())
+}
+
+/// Whether a pod that was not started mounts a ConfigMap that is not there and is not made: its template
+/// was followed by another one while the pod was made.
+fn waits_for_config(pod: &Pod, found: &Children, configs: &[ConfigMap]) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_there = |name: &str| {
+        found.configs.contains_key(name) || configs.iter().any(|config| config.name_any() == name)
+    };
+    phase == Some("Pending") && pod.spec.as_ref().and_then(mounted).is_some_and(|name| !is_there(name))
 }
 
 /// The pod to be deleted in a rolling update. None while the StatefulSet would make it again as it was: its

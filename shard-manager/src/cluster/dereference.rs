@@ -31,8 +31,8 @@ pub struct Dereferenced {
 /// The children of a cluster as they are.
 #[derive(Debug, Default)]
 pub struct Children {
-    /// The my.cnf keys of the user.
-    pub config: Option<Arc<ConfigMap>>,
+    /// The my.cnf of each template, by name.
+    pub configs: BTreeMap<String, Arc<ConfigMap>>,
     /// The accounts.
     pub users: BTreeMap<UserRole, Arc<Secret>>,
     /// The certificate.
@@ -78,7 +78,13 @@ pub fn children(name: &str, stores: &Stores) -> Children {
     let services =
         [names::instances_service(name), names::primary_service(name), names::replicas_service(name)];
     Children {
-        config: stores.get(&stores.config_maps, &names::config_map(name)),
+        configs: stores
+            .config_maps
+            .state()
+            .into_iter()
+            .filter(|config| cluster_of(config.as_ref()) == Some(name))
+            .map(|config| (config.name_any(), config))
+            .collect(),
         users: UserRole::ALL
             .into_iter()
             .filter_map(|role| Some((role, stores.get(&stores.secrets, &names::user_secret(name, role))?)))

@@ -267,7 +267,7 @@ impl Reconciler {
         let name = cluster.name_any();
         // Orders first, and whatever becomes of the objects: a role is worth more than a Service.
         orders::send(&self.agents, &self.namespace, &name, decision);
-        let applied = self.bring_about(&plan.cluster, found, decision, &unable(details)).await;
+        let applied = self.bring_about(cluster, plan, found, decision, &unable(details)).await;
         let cluster = &self.answer(cluster, answers).await?;
         let text = applied.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let outcome = match &applied {
@@ -301,14 +301,17 @@ impl Reconciler {
 
     async fn bring_about(
         &self,
-        cluster: &MySQLCluster,
+        asked: &MySQLCluster,
+        plan: &Plan,
         found: &Dereferenced,
         decision: &Decision,
         unable: &BTreeSet<u32>,
     ) -> Result<Resources<Applied>, ReconcileError> {
+        let cluster = &plan.cluster;
         let prepared = build::build(&build::Inputs {
             cluster,
             namespace: &self.namespace,
+            others: &plan.others(asked),
             found,
             traffic: &traffic(&cluster.name_any(), &found.children, decision),
             pods: decision.pods,

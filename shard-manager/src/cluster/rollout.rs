@@ -24,7 +24,10 @@ use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{build::TemplateMark, dereference::Children};
+use super::{
+    build::{MyCnf, TemplateMark},
+    dereference::Children,
+};
 
 /// All that a spec says of a pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -150,6 +153,16 @@ impl Plan {
     pub fn is_abandoned(&self, pod: &ObjectMeta) -> bool {
         let works = |(_, mark): &(Template, TemplateMark)| !mark.is_missing_from(pod);
         self.is_outdated(pod) && self.good.as_ref().is_some_and(|good| !works(good))
+    }
+
+    /// The my.cnf keys of the templates that pods may be of besides the one in force: the last one that has worked, and
+    /// that of the spec where it was given up.
+    pub fn others(&self, asked: &MySQLCluster) -> Vec<MyCnf> {
+        let keys =
+            |mark: TemplateMark, mysqld: &BTreeMap<String, String>| MyCnf { mark, mysqld: mysqld.clone() };
+        let good = self.good.iter().map(|(template, mark)| keys(mark.clone(), &template.mysqld));
+        let asked = keys(TemplateMark::of(asked), &asked.spec.mysqld);
+        good.chain([asked]).filter(|other| other.mark != self.mark).collect()
     }
 
     /// The stopwatch after a decision, by which an instance is waited for that may say a problem.

@@ -45,3 +45,32 @@ fn a_pod_is_replaced_once_its_successor_would_be_another() {
     assert!(!is_replaced(&found(set(2, "before"), "old")), "the template is not written yet");
     assert!(!is_replaced(&found(set(2, &mark), "new")), "the pod is of the template");
 }
+
+#[test]
+fn a_pod_whose_my_cnf_is_gone_is_made_anew_only_while_it_was_not_started() {
+    let pod = |phase: &str| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": "orders-0" },
+            "spec": { "containers": [], "volumes": [
+                { "name": "config", "configMap": { "name": "orders-config-a" } },
+                { "name": "of-a-sidecar", "configMap": { "name": "mesh" } }
+            ] },
+            "status": { "phase": phase }
+        }))
+        .unwrap()
+    };
+    let config = |name: &str| {
+        let mut config = ConfigMap::default();
+        config.metadata.name = Some(name.to_owned());
+        config
+    };
+    let there = Children {
+        configs: [("orders-config-a".to_owned(), Arc::new(config("orders-config-a")))].into(),
+        ..Children::default()
+    };
+    let none = Children::default();
+    assert!(waits_for_config(&pod("Pending"), &none, &[config("orders-config-b")]));
+    assert!(!waits_for_config(&pod("Running"), &none, &[config("orders-config-b")]));
+    assert!(!waits_for_config(&pod("Pending"), &there, &[]));
+    assert!(!waits_for_config(&pod("Pending"), &none, &[config("orders-config-a")]), "it is being made");
+}

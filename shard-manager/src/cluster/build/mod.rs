@@ -1,16 +1,14 @@
 //! Fourth step: the children as they should be, from the spec and the decision. Pure.
 
+mod config;
 mod network;
 mod revision;
 mod secrets;
 mod stateful_set;
 
-use std::{collections::BTreeMap, fmt::Write as _, marker::PhantomData};
+use std::{fmt::Write as _, marker::PhantomData, sync::Arc};
 
-use fleet_api::{
-    names, reserved,
-    v1::{MySQLCluster, MySQLClusterSpec},
-};
+use fleet_api::{reserved, v1::MySQLCluster};
 use fleet_topology::InstanceId;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -28,6 +26,7 @@ use k8s_openapi::{
 use kube::{Resource as _, ResourceExt as _};
 use ring::digest;
 
+pub use config::{MyCnf, mounted};
 pub use stateful_set::TemplateMark;
 
 use crate::{cluster::dereference::Dereferenced, config::Images, labels};
@@ -43,8 +42,10 @@ pub struct Applied;
 /// All children of a cluster.
 #[derive(Debug)]
 pub struct Resources<State> {
-    /// The user's my.cnf keys.
-    pub config: ConfigMap,
+    /// The my.cnf of the template, and of each other one that is referred to and whose keys are known.
+    pub configs: Vec<ConfigMap>,
+    /// The my.cnf of templates that nothing refers to any more: they are to go.
+    pub unused_configs: Vec<Arc<ConfigMap>>,
     /// The accounts.
     pub users: Vec<Secret>,
     /// The certificate.
@@ -90,6 +91,8 @@ pub struct Inputs<'a> {
     pub cluster: &'a MySQLCluster,
     /// Its namespace.
     pub namespace: &'a str,
+    /// The my.cnf keys of other templates that pods may be of.
+    pub others: &'a [MyCnf],
     /// What the API server has.
     pub found: &'a Dereferenced,
     /// Where traffic goes.
@@ -118,7 +121,8 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Resources<Prepared>, BuildError> {
         disruption_budget: disruption_budget(inputs),
         stateful_set: stateful_set::stateful_set(inputs),
         proved_template: revision::proved_template(inputs),
-        config: config_map(inputs),
+        configs: config::configs(inputs),
+        unused_configs: config::unused(inputs),
         state: PhantomData,
     })
 }
@@ -137,24 +141,6 @@ impl Inputs<'_> {
             owner_references: self.cluster.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         }
-    }
-}
-
-fn my_cnf(spec: &MySQLClusterSpec) -> String {
-    let mut text = String::from("[mysqld]\n");
-    for (key, value) in &spec.mysqld {
-        // Writing to a String can't fail.
-        let _always_fits = writeln!(text, "{key} = {value}");
-    }
-    text
-}
-
-fn config_map(inputs: &Inputs<'_>) -> ConfigMap {
-    let text = my_cnf(&inputs.cluster.spec);
-    ConfigMap {
-        metadata: inputs.metadata(names::config_map(&inputs.name())),
-        data: Some(BTreeMap::from([("my.cnf".to_owned(), text)])),
-        ..ConfigMap::default()
     }
 }
 

@@ -31,7 +31,7 @@ use kube::ResourceExt as _;
 use ring::digest;
 use serde_json::json;
 
-use super::{Inputs, short_hash};
+use super::{Inputs, config, short_hash};
 use crate::labels;
 
 /// User and group of mysqld: those of the stock images.
@@ -59,7 +59,7 @@ impl TemplateMark {
     /// The mark of the template that the spec asks for.
     pub fn of(cluster: &MySQLCluster) -> Self {
         let spec = &cluster.spec;
-        let text = super::my_cnf(spec);
+        let text = config::my_cnf(&spec.mysqld);
         let image = match &spec.image {
             Some(image) => json!({ "image": image }),
             None => json!({ "version": spec.version }),
@@ -184,7 +184,7 @@ fn pod_template(inputs: &Inputs<'_>) -> PodTemplateSpec {
             ),
             init_containers: Some(vec![install_agent(inputs)]),
             containers: vec![mysqld(inputs)],
-            volumes: Some(volumes(&name)),
+            volumes: Some(volumes(&name, TemplateMark::of(inputs.cluster).spec())),
             ..PodSpec::default()
         }),
     }
@@ -264,7 +264,7 @@ fn mysqld(inputs: &Inputs<'_>) -> Container {
             mount("data", "/var/lib/mysql"),
             mount("run", "/fleet/run"),
             mount("tmp", "/tmp"),
-            read_only(mount("config", "/fleet/config")),
+            read_only(mount(config::VOLUME, "/fleet/config")),
             read_only(mount("tls", "/fleet/tls")),
             read_only(mount("users", "/fleet/users")),
         ]),
@@ -272,7 +272,7 @@ fn mysqld(inputs: &Inputs<'_>) -> Container {
     }
 }
 
-fn volumes(name: &str) -> Vec<Volume> {
+fn volumes(name: &str, mark: &str) -> Vec<Volume> {
     let empty = |volume: &str, source: EmptyDirVolumeSource| Volume {
         name: volume.to_owned(),
         empty_dir: Some(source),
@@ -290,9 +290,9 @@ fn volumes(name: &str) -> Vec<Volume> {
         ),
         empty("tmp", EmptyDirVolumeSource::default()),
         Volume {
-            name: "config".to_owned(),
+            name: config::VOLUME.to_owned(),
             config_map: Some(ConfigMapVolumeSource {
-                name: names::config_map(name),
+                name: names::config_map(name, mark),
                 ..ConfigMapVolumeSource::default()
             }),
             ..Volume::default()

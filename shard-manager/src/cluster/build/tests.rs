@@ -1,5 +1,6 @@
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
+use fleet_api::names;
 use serde_json::json;
 
 use super::*;
@@ -45,6 +46,7 @@ fn built(
     build(&Inputs {
         cluster: &cluster(spec),
         namespace: "tenant-a",
+        others: &[],
         found: &Dereferenced { keys: keys(), children },
         traffic,
         pods: 3,
@@ -78,9 +80,9 @@ fn a_small_spec_makes_all_children() {
         "resources": { "limits": { "memory": "1Gi" } },
         "mysqld": { "max_connections": "200" }
     });
-    let Resources { config, users, tls, services, slices, disruption_budget, stateful_set, .. } =
+    let Resources { configs, users, tls, services, slices, disruption_budget, stateful_set, .. } =
         built(&spec, children, &traffic).unwrap();
-    insta::assert_yaml_snapshot!("config", config);
+    insta::assert_yaml_snapshot!("configs", configs);
     insta::assert_yaml_snapshot!("users", users);
     insta::assert_yaml_snapshot!("services", services);
     insta::assert_yaml_snapshot!("slices", slices);
@@ -111,6 +113,7 @@ fn a_good_certificate_is_kept_and_an_edited_one_is_made_anew() {
         build(&Inputs {
             cluster: &cluster(&json!({ "version": "9.7", "storage": { "size": "1Gi" } })),
             namespace: "tenant-a",
+            others: &[],
             found: &Dereferenced {
                 keys: Arc::clone(&keys),
                 children: Children { tls: live.cloned().map(Arc::new), ..Children::default() },
@@ -154,6 +157,7 @@ fn template(spec: &serde_json::Value, images: &Images) -> ObjectMeta {
     let built = build(&Inputs {
         cluster: &cluster(spec),
         namespace: "tenant-a",
+        others: &[],
         found: &Dereferenced { keys: keys(), children: Children::default() },
         traffic: &Traffic::default(),
         pods: 3,
@@ -227,6 +231,7 @@ fn a_template_is_kept_once_it_works_and_all_pods_say_that_they_are_of_it() {
         let built = build(&Inputs {
             cluster: &cluster(&spec),
             namespace: "tenant-a",
+            others: &[],
             found: &Dereferenced { keys: keys(), children },
             traffic: &Traffic::default(),
             pods: 3,
@@ -254,4 +259,100 @@ fn a_template_is_kept_once_it_works_and_all_pods_say_that_they_are_of_it() {
     let mut before = revision;
     (before.metadata.name, before.revision) = (Some("orders-template-before".to_owned()), Some(4));
     assert_eq!(kept(true, with(before)).unwrap().revision, Some(5), "newer than the one before");
+}
+
+fn keys_of(spec: &serde_json::Value) -> MyCnf {
+    let cluster = cluster(spec);
+    MyCnf { mark: TemplateMark::of(&cluster), mysqld: cluster.spec.mysqld }
+}
+
+fn spec_with(connections: &str) -> serde_json::Value {
+    json!({ "version": "9.7", "storage": { "size": "1Gi" }, "mysqld": { "max_connections": connections } })
+}
+
+fn config_name(connections: &str) -> String {
+    names::config_map("orders", keys_of(&spec_with(connections)).mark.spec())
+}
+
+/// Of the template with 300 connections while those with 100 and 200 are known; who refers to which is in `children`.
+fn configs(children: Children) -> (BTreeMap<String, String>, Vec<String>) {
+    let built = build(&Inputs {
+        cluster: &cluster(&spec_with("300")),
+        namespace: "tenant-a",
+        others: &[keys_of(&spec_with("100")), keys_of(&spec_with("200"))],
+        found: &Dereferenced { keys: keys(), children },
+        traffic: &Traffic::default(),
+        pods: 3,
+        works: false,
+        images: &images(),
+        now: now(),
+    })
+    .unwrap();
+    let text = |config: ConfigMap| (config.name_any(), config.data.unwrap().remove("my.cnf").unwrap());
+    let unused = built.unused_configs.iter().map(|config| config.name_any()).collect();
+    (built.configs.into_iter().map(text).collect(), unused)
+}
+
+fn text(connections: &str) -> (String, String) {
+    (config_name(connections), format!("[mysqld]\nmax_connections = {connections}\n"))
+}
+
+fn pod_that_mounts(config: &str) -> Arc<k8s_openapi::api::core::v1::Pod> {
+    let volume = json!({ "name": "config", "configMap": { "name": config } });
+    let pod =
+        json!({ "metadata": { "name": "orders-0" }, "spec": { "containers": [], "volumes": [volume] } });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn set_that_mounts(config: &str, observed: i64) -> Arc<StatefulSet> {
+    let volume = json!({ "name": "config", "configMap": { "name": config } });
+    let template = json!({ "spec": { "containers": [], "volumes": [volume] } });
+    let set = json!({
+        "metadata": { "name": "orders", "generation": 2 },
+        "spec": { "selector": {}, "serviceName": "orders", "template": template },
+        "status": { "replicas": 1, "observedGeneration": observed }
+    });
+    Arc::new(serde_json::from_value(set).unwrap())
+}
+
+fn config_of(name: &str, owner: &str) -> (String, Arc<ConfigMap>) {
+    let owner = json!({ "apiVersion": "v1", "kind": owner, "name": "orders", "uid": "5f1c" });
+    let config = json!({ "metadata": { "name": name, "ownerReferences": [owner] } });
+    (name.to_owned(), Arc::new(serde_json::from_value(config).unwrap()))
+}
+
+#[test]
+fn a_pod_keeps_the_my_cnf_of_its_own_template() {
+    assert_eq!(configs(Children::default()).0, BTreeMap::from([text("300")]));
+    let pods = BTreeMap::from([(0, pod_that_mounts(&config_name("100")))]);
+    let (configs_then, _) = configs(Children { pods, ..Children::default() });
+    assert_eq!(configs_then, BTreeMap::from([text("100"), text("300")]));
+    let name = names::template_revision("orders", keys_of(&spec_with("200")).mark.spec());
+    let revisions = BTreeMap::from([(name, Arc::new(ControllerRevision::default()))]);
+    let (configs_then, _) = configs(Children { revisions, ..Children::default() });
+    assert_eq!(configs_then, BTreeMap::from([text("200"), text("300")]), "what there is to go back to");
+}
+
+#[test]
+fn a_my_cnf_goes_once_nothing_refers_to_it() {
+    let known = ["100", "200", "300"].map(config_name);
+    let found = |observed: i64, mounts: &str| Children {
+        configs: known.iter().map(|name| config_of(name, "MySQLCluster")).collect(),
+        pods: BTreeMap::from([(0, pod_that_mounts(&known[0]))]),
+        stateful_set: Some(set_that_mounts(mounts, observed)),
+        ..Children::default()
+    };
+    assert_eq!(configs(found(2, &known[2])).1, [known[1].clone()]);
+    assert!(configs(found(1, &known[2])).1.is_empty(), "a pod of the template before may yet be made");
+    assert!(configs(found(2, &known[1])).1.is_empty(), "the set is not written yet");
+    let mut children = found(2, &known[2]);
+    children.stateful_set = None;
+    assert!(configs(children).1.is_empty());
+    let mut children = found(2, &known[2]);
+    children.configs.extend([config_of("orders-config", "MySQLCluster"), config_of("notes", "Tool")]);
+    assert_eq!(configs(children).1, ["orders-config".to_owned(), known[1].clone()]);
+    let mut children = found(2, &known[2]);
+    let name = names::template_revision("orders", keys_of(&spec_with("200")).mark.spec());
+    children.revisions.insert(name, Arc::new(ControllerRevision::default()));
+    assert!(configs(children).1.is_empty(), "it is what there is to go back to");
 }

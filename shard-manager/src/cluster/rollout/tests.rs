@@ -99,6 +99,20 @@ fn what_was_given_up_is_not_in_force_until_the_spec_is_another_one() {
     assert_eq!((spec.image.as_deref(), spec.replicas), (Some("good"), 5));
 }
 
+/// A pod of any of them may start its mysqld again.
+#[test]
+fn the_keys_of_what_was_given_up_and_of_what_has_worked_stay_known() {
+    let marks = |asked: &MySQLCluster, children: &Children| -> Vec<String> {
+        let others = Plan::of(asked, children, None).others(asked);
+        others.iter().map(|keys| keys.mark.spec().to_owned()).collect()
+    };
+    let (good, bad) = (mark(&cluster("good")), mark(&cluster("bad")));
+    assert!(marks(&cluster("good"), &self::good()).is_empty());
+    assert_eq!(marks(&cluster("bad"), &self::good()), [good]);
+    assert_eq!(marks(&after_giving_up(), &self::good()), [bad]);
+    assert!(marks(&cluster("bad"), &Children::default()).is_empty());
+}
+
 #[test]
 fn only_what_is_kept_of_this_very_cluster_is_gone_back_to() {
     let bad = cluster("bad");
