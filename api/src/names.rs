@@ -34,6 +34,9 @@ pub const ANNOTATION_RELEASE: &str = "mysqlfleet.io/release";
 /// Annotation of a MySQLCluster that makes a pod of it the primary though the failover is blocked: the pod, and that the
 /// loss of data is accepted. The shard takes it off once that is done or refused.
 pub const ANNOTATION_FORCE_PRIMARY: &str = "mysqlfleet.io/force-primary";
+/// Annotation of a MySQLCluster that asks for another certificate authority of its tenant: how long clients have at each
+/// step to learn of it, such as `24h`. The shard takes it off once that is done or refused.
+pub const ANNOTATION_ROTATE_AUTHORITY: &str = "mysqlfleet.io/rotate-authority";
 
 /// Port of MySQL's protocol.
 pub const PORT_MYSQL: u16 = 3306;

@@ -117,7 +117,8 @@ impl Keeper {
         };
         for (name, request) in self.requests() {
             let live = self.get(name).await?;
-            let material = certificate(authority, &request, live.as_ref(), Timestamp::now())?;
+            let bundle = authority.cert_pem();
+            let material = certificate(authority, bundle, &request, live.as_ref(), Timestamp::now())?;
             let wanted = self.secret(name, Some("kubernetes.io/tls"), tls_data(&material));
             self.applier.ensure_or_replace(&wanted, live.as_ref()).await?;
         }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use fleet_proto::agent::v1::{CloneFacts, CloneState};
+use fleet_proto::agent::v1::{CloneFacts, CloneState, TlsFacts};
 use tokio::sync::Notify;
 
 use crate::{
@@ -27,6 +27,10 @@ pub struct Instance {
     isolated: Mutex<Option<Duration>>,
     /// The copy that the agent has begun and not seen the end of, or that failed before mysqld kept it.
     clone: Mutex<Option<CloneFacts>>,
+    /// The certificates that the agent serves.
+    agent_tls: Mutex<Option<TlsFacts>>,
+    /// The certificates that a start of mysqld was seen to load.
+    mysqld_tls: Mutex<Option<(u64, TlsFacts)>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +48,8 @@ impl Instance {
             opened: Mutex::default(),
             isolated: Mutex::default(),
             clone: Mutex::default(),
+            agent_tls: Mutex::default(),
+            mysqld_tls: Mutex::default(),
         }
     }
 
@@ -99,6 +105,27 @@ impl Instance {
     /// Sets or clears it.
     pub fn set_clone_override(&self, facts: Option<CloneFacts>) {
         *self.clone.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+    }
+
+    /// The certificates that the agent serves and trusts.
+    pub fn agent_tls(&self) -> Option<TlsFacts> {
+        self.agent_tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The certificates that this start of mysqld has loaded; `None` where that is not known.
+    pub fn mysqld_tls(&self, generation: u64) -> Option<TlsFacts> {
+        let loaded = self.mysqld_tls.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.as_ref().filter(|(of, _)| *of == generation).map(|(_, facts)| facts.clone())
+    }
+
+    /// Notes what the agent serves and trusts from now on.
+    pub fn agent_loaded(&self, facts: TlsFacts) {
+        *self.agent_tls.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+    }
+
+    /// Notes what a start of mysqld has loaded.
+    pub fn mysqld_loaded(&self, generation: u64, facts: TlsFacts) {
+        *self.mysqld_tls.lock().unwrap_or_else(PoisonError::into_inner) = Some((generation, facts));
     }
 
     /// Whether a copy that the agent began still runs.

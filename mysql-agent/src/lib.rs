@@ -13,10 +13,12 @@
 //!      ├─ isolation    ends an open mysqld that reaches neither shard, API server nor ackers
 //!      ├─ leave        before the end: another instance takes over from a primary
 //!      ├─ archive      removes old archives of binary logs
+//!      ├─ certificates lets mysqld load renewed ones
 //!      └─ stop         the end
 //! ```
 
 mod archive;
+mod certificates;
 mod cgroup;
 pub mod config;
 mod datadir;

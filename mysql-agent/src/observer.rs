@@ -301,6 +301,8 @@ impl Publisher {
             ),
             silent_for: silent_for.and_then(|silent| silent.try_into().ok()),
             isolated_for: self.instance.isolated_for().and_then(|isolated| isolated.try_into().ok()),
+            tls: self.instance.agent_tls(),
+            mysqld_tls: self.instance.mysqld_tls(status.generation).filter(|_| status.login.is_some()),
             ..self.fixed.clone()
         };
         let due = self.due() <= Instant::now();

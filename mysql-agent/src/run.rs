@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::{
-    archive,
+    archive, certificates,
     config::{Config, RunArgs},
     facts::Published,
     instance::Instance,
@@ -30,7 +30,6 @@ use crate::{
     orders::Orders,
     process,
     service::Service,
-    sql::{Session, SqlError},
     stop, supervisor,
     volume::Volume,
 };
@@ -136,7 +135,10 @@ async fn instance(
         isolation::watch(Arc::clone(&config), Arc::clone(&instance), facts, watchers.clone(), inner.clone());
     parts.essential("isolation", infallible(isolation));
     parts.essential("archives", infallible(archive::expire(config.paths.archive(), inner.clone())));
-    parts.essential("reload-tls", infallible(reload_tls(identity, Arc::clone(&instance), inner.clone())));
+    parts.essential("loaded certificates", {
+        let directory = config.paths.tls.clone();
+        infallible(certificates::follow(identity, directory, Arc::clone(&instance), inner.clone()))
+    });
     parts.essential("mysqld", {
         let (signal, inner, patience) = (signal.clone(), inner.clone(), config.shutdown);
         infallible(async move {
@@ -210,33 +212,5 @@ fn readiness(published: Option<Published>) -> Result<(), String> {
         (Some(_), true) => Ok(()),
         (Some(_), false) => Err("mysqld was not asked lately".to_owned()),
         (None, _) => Err(format!("{} {}", facts.process_state().as_str_name(), facts.process_message)),
-    }
-}
-
-/// Lets mysqld take renewed certificates, without a connection being lost.
-async fn reload_tls(identity: ReloadingIdentity, instance: Arc<Instance>, shutdown: CancellationToken) {
-    let mut changed = identity.changed();
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = changed.changed() => if changed.is_err() {
-                shutdown.cancelled().await;
-                return;
-            },
-        }
-        // One that starts later reads them anyway.
-        let Some(login) = instance.login() else { continue };
-        let reload = async {
-            let mut session = Session::open(&login).await?;
-            for channel in ["mysql_main", "mysql_admin"] {
-                let reload = format!("ALTER INSTANCE RELOAD TLS FOR CHANNEL {channel}");
-                session.run(Duration::from_secs(5), &reload).await?;
-            }
-            Ok(())
-        };
-        match reload.await {
-            Ok(()) => tracing::info!("mysqld uses the renewed certificates"),
-            Err::<(), SqlError>(error) => tracing::error!("mysqld keeps its old certificates: {error}"),
-        }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     federation::{Federation, FederationApplier, LinkBoard, Work},
     service::{ALLOWED, Requester, Service, ShardState},
     stores::Stores,
-    tenant::{FoundKeys, Keeper},
+    tenant::{Exchange, FoundKeys, Keeper},
 };
 
 /// The services that reflection tells of: the descriptors have those of agents too.
@@ -91,6 +91,7 @@ pub async fn run(config: Config) -> Result<(), ProcessError> {
 
     let events = process.events(REPORTER, lease.gate());
     let publisher = Publisher::new(applier.clone(), events.clone());
+    let exchange = Exchange::new(&namespace, &stores, &applier, agents_sender.subscribe(), &events);
     let federation = config.federation.clone().zip(board).map(|(settings, board)| Federation {
         settings,
         pod: config.process.pod_name.clone(),
@@ -114,6 +115,7 @@ pub async fn run(config: Config) -> Result<(), ProcessError> {
         secrets: Api::namespaced(leader.client.clone(), &namespace),
         keys: keys_sender,
         identity: identity_sender.clone(),
+        exchange,
     };
     let (gate, state) = (lease.gate(), lease.state());
     process.lead(lease, async move {

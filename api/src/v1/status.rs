@@ -219,6 +219,8 @@ pub enum RequestKind {
     Release,
     /// Another primary where the failover is blocked, at the price of data.
     ForcePrimary,
+    /// Another certificate authority of the tenant.
+    RotateAuthority,
 }
 
 /// What became of a request.

@@ -96,14 +96,18 @@ impl World {
     }
 
     fn material(&self, role: Role, namespace: &str) -> Material {
+        Self::material_of(&self.authority, self.authority.cert_pem(), role, namespace)
+    }
+
+    fn material_of(authority: &Authority, ca: &str, role: Role, namespace: &str) -> Material {
         let request = CertificateRequest {
             common_name: role.to_string(),
             dns_names: vec!["localhost".to_owned()],
             identity: Some(Identity::new(namespace, role)),
             validity: Duration::from_hours(1),
         };
-        let issued = self.authority.issue(&request, jiff::Timestamp::now()).unwrap();
-        Material { ca: self.authority.cert_pem().to_owned(), cert: issued.cert, key: issued.key }
+        let issued = authority.issue(&request, jiff::Timestamp::now()).unwrap();
+        Material { ca: ca.to_owned(), cert: issued.cert, key: issued.key }
     }
 
     /// Starts an instance, fresh or on the data it left. A fresh one is given data as `mysqld --initialize-insecure`
@@ -240,8 +244,22 @@ impl World {
 
     /// Gives an instance a new certificate, as kubelet shows a changed Secret: all files at once.
     pub fn issue_certificate(&self, ordinal: u16) {
+        self.show(ordinal, &self.material(Role::Agent, NAMESPACE));
+    }
+
+    /// The authority that everything is issued by at first.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Gives an instance a certificate of this authority, and `ca` to trust; and the shard that asks it.
+    pub fn issue_by(&self, authority: &Authority, ca: &str, instance: &Instance) {
+        self.show(instance.ordinal, &Self::material_of(authority, ca, Role::Agent, NAMESPACE));
+        instance.identity.swap(&Self::material_of(authority, ca, Role::Shard, NAMESPACE)).unwrap();
+    }
+
+    fn show(&self, ordinal: u16, material: &Material) {
         let tls = self.dir.join(ordinal.to_string()).join("tls");
-        let material = self.material(Role::Agent, NAMESPACE);
         let serial = fs::read_dir(&tls).unwrap().count();
         let version = tls.join(format!("..version-{serial}"));
         fs::create_dir(&version).unwrap();

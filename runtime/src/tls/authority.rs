@@ -11,7 +11,7 @@ use rustls::{CertificateError, RootCertStore, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::{Identity, TlsError};
+use super::{Fingerprint, Identity, TlsError};
 
 /// Life of an authority.
 const AUTHORITY_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
@@ -99,6 +99,11 @@ impl Authority {
     /// The authority's private key.
     pub fn key_pem(&self) -> &str {
         &self.key
+    }
+
+    /// By which it is told from others.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.der)
     }
 
     /// Returns why the authority must be made anew, if it must.
@@ -194,7 +199,7 @@ pub fn needs_renewal(
     if !has_names(&certificate, request) {
         return Some(RenewalReason::NamesDiffer);
     }
-    expiry(&certificate, now).or_else(|| chain(&der, authority, now))
+    expiry(&certificate, now).or_else(|| issued_by(&der, &authority.der, now).err())
 }
 
 fn holds_key(certificate: &X509Certificate<'_>, pair: &KeyPair) -> bool {
@@ -229,22 +234,25 @@ fn expiry(certificate: &X509Certificate<'_>, now: Timestamp) -> Option<RenewalRe
     (now.as_second() >= two_thirds).then_some(RenewalReason::Expiring)
 }
 
-fn chain(der: &CertificateDer<'_>, authority: &Authority, now: Timestamp) -> Option<RenewalReason> {
+/// Whether the holder of `der` is accepted by who trusts `root`; otherwise why the certificate must be issued anew.
+pub(super) fn issued_by(
+    der: &CertificateDer<'_>,
+    root: &CertificateDer<'_>,
+    now: Timestamp,
+) -> Result<(), RenewalReason> {
     let mut roots = RootCertStore::empty();
-    let verifier = roots.add(authority.der.clone()).ok().and_then(|()| {
+    let verifier = roots.add(root.clone().into_owned()).ok().and_then(|()| {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().ok()
     });
-    let Some(verifier) = verifier else {
-        return Some(RenewalReason::NotSignedByAuthority);
-    };
+    let verifier = verifier.ok_or(RenewalReason::NotSignedByAuthority)?;
     let seconds = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
     match verifier.verify_client_cert(der, &[], UnixTime::since_unix_epoch(seconds)) {
-        Ok(_) => None,
+        Ok(_) => Ok(()),
         Err(rustls::Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        )) => Some(RenewalReason::Expiring),
-        Err(_) => Some(RenewalReason::NotSignedByAuthority),
+        )) => Err(RenewalReason::Expiring),
+        Err(_) => Err(RenewalReason::NotSignedByAuthority),
     }
 }
 

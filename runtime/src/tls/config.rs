@@ -68,6 +68,11 @@ impl ReloadingIdentity {
         Ok(true)
     }
 
+    /// What is current.
+    pub fn material(&self) -> Material {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).material.clone()
+    }
+
     /// A number that grows with each swap.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()

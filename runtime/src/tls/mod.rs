@@ -8,12 +8,14 @@ mod config;
 mod identity;
 mod material;
 mod secret;
+mod trust;
 
 pub use authority::{Authority, CertificateRequest, CertifiedPem, RenewalReason, needs_renewal};
 pub use config::ReloadingIdentity;
 pub use identity::{Identity, InvalidIdentity, InvalidRole, Role, identity_of};
 pub use material::{CertificateFacts, Material};
 pub use secret::{certificate, material, tls_data};
+pub use trust::{Fingerprint, Trust};
 
 /// Something about certificates can't be done.
 #[derive(Debug, thiserror::Error)]

@@ -7,21 +7,23 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 
 use super::{Authority, CertificateRequest, Material, TlsError, needs_renewal};
 
-/// The certificate of a TLS Secret: the one it has while that is good, or a new one.
+/// The certificate of a TLS Secret: the one it has while that is good, or a new one. `bundle` is what its holder is
+/// to trust: the certificates of `authority` and of others. That it changes is no reason for a new certificate.
 pub fn certificate(
     authority: &Authority,
+    bundle: &str,
     request: &CertificateRequest,
     live: Option<&Secret>,
     now: Timestamp,
 ) -> Result<Material, TlsError> {
+    let ca = bundle.to_owned();
     if let Some(material) = live.and_then(material)
-        && material.ca == authority.cert_pem()
         && needs_renewal(&material.cert, &material.key, authority, request, now).is_none()
     {
-        return Ok(material);
+        return Ok(Material { ca, ..material });
     }
     let issued = authority.issue(request, now)?;
-    Ok(Material { ca: authority.cert_pem().to_owned(), cert: issued.cert, key: issued.key })
+    Ok(Material { ca, cert: issued.cert, key: issued.key })
 }
 
 /// What a TLS Secret holds; `None` where a part of it is missing or no text.

@@ -193,9 +193,13 @@ fn of_term(status: MySQLClusterStatus) -> News {
 fn of_answer(answer: &Answer) -> News {
     let Answer { kind, asked, outcome, message } = answer;
     let type_ = match (outcome, kind) {
-        (RequestOutcome::Done, RequestKind::Switchover | RequestKind::Rebuild | RequestKind::Release) => {
-            EventType::Normal
-        }
+        (
+            RequestOutcome::Done,
+            RequestKind::Switchover
+            | RequestKind::Rebuild
+            | RequestKind::Release
+            | RequestKind::RotateAuthority,
+        ) => EventType::Normal,
         // Something may be lost by it.
         (RequestOutcome::Done, RequestKind::ForcePrimary) | (RequestOutcome::Refused, _) => {
             EventType::Warning

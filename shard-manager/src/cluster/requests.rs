@@ -10,6 +10,8 @@
 //! | `mysqlfleet.io/release` | a pod of the cluster and transactions | those count as the cluster's, which it alone holds |
 //! | `mysqlfleet.io/force-primary` | a pod of the cluster and `accept-data-loss` | another primary where the failover is blocked |
 //!
+//! `mysqlfleet.io/rotate-authority` is about the whole tenant: [`crate::tenant`] answers it.
+//!
 //! A shard may die at any point. So what it has begun is written into the annotation before it is begun: whoever goes
 //! on sees by the record what has become of it, and neither repeats it nor tries for ever.
 
@@ -67,6 +69,8 @@ impl Answer {
             (RequestKind::Release, RequestOutcome::Refused) => "ReleaseRefused",
             (RequestKind::ForcePrimary, RequestOutcome::Done) => "ForcePrimaryDone",
             (RequestKind::ForcePrimary, RequestOutcome::Refused) => "ForcePrimaryRefused",
+            (RequestKind::RotateAuthority, RequestOutcome::Done) => "RotateAuthorityDone",
+            (RequestKind::RotateAuthority, RequestOutcome::Refused) => "RotateAuthorityRefused",
         }
     }
 }
@@ -78,6 +82,7 @@ pub const fn annotation(kind: RequestKind) -> &'static str {
         RequestKind::Rebuild => names::ANNOTATION_REBUILD,
         RequestKind::Release => names::ANNOTATION_RELEASE,
         RequestKind::ForcePrimary => names::ANNOTATION_FORCE_PRIMARY,
+        RequestKind::RotateAuthority => names::ANNOTATION_ROTATE_AUTHORITY,
     }
 }
 
@@ -305,7 +310,7 @@ pub async fn take_up_force(
 
 /// Writes down how far a request is, unless the cluster has changed since it was read. Sends nothing if that is written
 /// down already.
-async fn mark(
+pub async fn mark(
     applier: &Applier,
     cluster: MySQLCluster,
     kind: RequestKind,
@@ -355,7 +360,8 @@ async fn annotate(
     applier.merge(cluster, &json!({ "metadata": { "annotations": { annotation: value } } })).await
 }
 
-fn shortened(value: &str) -> String {
+/// The value for people.
+pub fn shortened(value: &str) -> String {
     if value.chars().count() <= REPEATED {
         return value.to_owned();
     }

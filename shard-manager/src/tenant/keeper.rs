@@ -14,7 +14,10 @@ use kube::Api;
 use tokio::{sync::watch, time::interval};
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::{Keys, KeysError, desired};
+use super::{
+    certificates::{Keys, KeysError, desired},
+    exchange::{Exchange, ExchangeError},
+};
 use crate::stores::Stores;
 
 /// How often the Secrets are looked at.
@@ -37,6 +40,8 @@ pub struct Keeper {
     pub keys: watch::Sender<FoundKeys>,
     /// The shard's own certificate, once there is one.
     pub identity: watch::Sender<Option<ReloadingIdentity>>,
+    /// Exchanges the authority.
+    pub exchange: Exchange,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +50,8 @@ enum KeepError {
     Keys(#[from] KeysError),
     #[error(transparent)]
     Write(#[from] ApplyError),
+    #[error("the authority can't be exchanged: {0}")]
+    Exchange(#[from] ExchangeError),
     #[error("can't read Secret {0}: {1}")]
     Read(String, #[source] kube::Error),
 }
@@ -52,8 +59,8 @@ enum KeepError {
 impl KeepError {
     fn class(&self) -> ErrorClass {
         match self {
-            Self::Keys(_) => ErrorClass::Blocked,
-            Self::Write(error) => error.class(),
+            Self::Keys(_) | Self::Exchange(ExchangeError::Keys(_)) => ErrorClass::Blocked,
+            Self::Write(error) | Self::Exchange(ExchangeError::Write(error)) => error.class(),
             Self::Read(_, error) => error.class(),
         }
     }
@@ -62,7 +69,7 @@ impl KeepError {
 impl Keeper {
     /// Keeps them until the shutdown. `leading` says whether this pod may write.
     pub async fn run(
-        self,
+        mut self,
         leading: impl Fn() -> bool,
         shutdown: CancellationToken,
     ) -> Result<(), Infallible> {
@@ -85,17 +92,35 @@ impl Keeper {
         }
     }
 
-    async fn keep(&self, leading: bool) -> Result<(), KeepError> {
-        let kept = if leading { self.keep_secrets().await } else { Ok(()) };
+    async fn keep(&mut self, leading: bool) -> Result<(), KeepError> {
+        let kept = if leading { self.keep_secrets().await.map(Some) } else { Ok(None) };
         // The certificate in use does not depend on what it was made with.
         let secret = self.stores.get(&self.stores.secrets, &names::shard_tls_secret(&self.namespace));
         if let Some(material) = secret.and_then(|live| material(&live)) {
             self.adopt(&material)?;
         }
-        kept
+        let keys = kept?;
+        match keys {
+            Some(keys) => self.exchange(&keys).await,
+            None => Ok(()),
+        }
     }
 
-    async fn keep_secrets(&self) -> Result<(), KeepError> {
+    /// Takes the next step of an exchange of the authority. It is written before anybody goes by it: whoever leads next
+    /// finds what was done.
+    async fn exchange(&mut self, keys: &Keys) -> Result<(), KeepError> {
+        let own = self.identity.borrow().as_ref().map(ReloadingIdentity::material);
+        let Some(next) = self.exchange.next(keys, own.as_ref(), Timestamp::now()).await? else {
+            return Ok(());
+        };
+        let live = self.stores.get(&self.stores.secrets, &names::shard_ca_secret(&self.namespace));
+        self.applier.ensure_or_replace(&next.secret(&self.namespace), live.as_deref()).await?;
+        self.exchange.tell(keys, &next);
+        self.keys.send_replace(Some(Ok(Arc::new(next))));
+        Ok(())
+    }
+
+    async fn keep_secrets(&self) -> Result<Arc<Keys>, KeepError> {
         let secret = |name: &str| self.stores.get(&self.stores.secrets, name);
         let keys = self.keys(secret(&names::shard_ca_secret(&self.namespace)).as_deref()).await;
         if let Err(error) = &keys {
@@ -114,7 +139,7 @@ impl Keeper {
             let name = wanted.metadata.name.as_deref().unwrap_or_default();
             self.applier.ensure_or_replace(wanted, find(name)).await?;
         }
-        Ok(())
+        Ok(keys)
     }
 
     /// Tells the controller why there are no keys. What is tried again soon is not worth telling.
@@ -137,8 +162,11 @@ impl Keeper {
             self.applier.ensure_or_replace(&kept.secret(&self.namespace), live).await?;
             return Ok(kept);
         }
-        let keys = Arc::new(match live {
-            Some(live) => Keys::read(live)?,
+        // Past the cache: it may have the stage of an exchange that another leader has ended since.
+        let name = names::shard_ca_secret(&self.namespace);
+        let found = self.secrets.get_opt(&name).await.map_err(|error| KeepError::Read(name, error))?;
+        let keys = Arc::new(match found {
+            Some(found) => Keys::read(&found)?,
             None => self.make().await?,
         });
         self.keys.send_replace(Some(Ok(Arc::clone(&keys))));

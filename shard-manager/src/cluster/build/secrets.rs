@@ -45,7 +45,8 @@ pub(super) fn tls(inputs: &Inputs<'_>) -> Result<Secret, TlsError> {
         validity: VALIDITY,
     };
     let live = inputs.found.children.tls.as_deref();
-    let material = certificate(&inputs.found.keys.authority, &request, live, inputs.now)?;
+    let keys = &inputs.found.keys;
+    let material = certificate(&keys.authority, &keys.bundle(), &request, live, inputs.now)?;
     Ok(Secret {
         metadata: inputs.metadata(names::tls_secret(&name)),
         type_: Some("kubernetes.io/tls".to_owned()),
