@@ -53,7 +53,7 @@ const MUTANTS: &str = "fleet-topology/mutants";
 const REAL_MYSQLD: &str = "real_mysqld";
 
 /// The targets that take longest, which are started first.
-const LONGEST: [&str; 4] = ["tier5_rest", REAL_MYSQLD, "tier5_failover", "tier5_chaos"];
+const LONGEST: [&str; 5] = ["tier5_rotation", REAL_MYSQLD, "tier5_rest", "tier5_failover", "tier5_chaos"];
 
 /// How many targets of tiers 4 and 5 run at a time.
 const AT_A_TIME: usize = 3;
@@ -100,7 +100,9 @@ pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
     if targets.is_empty() {
         return Ok(());
     }
-    targets.sort_by_key(|target| (!LONGEST.contains(&target.as_str()), target.clone()));
+    let rank =
+        |target: &String| LONGEST.iter().position(|longest| longest == target).unwrap_or(LONGEST.len());
+    targets.sort_by_key(|target| (rank(target), target.clone()));
     let tested = several(&targets, &environment).await;
     if has(5) {
         tested.with_context(|| {
