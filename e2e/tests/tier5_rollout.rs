@@ -20,6 +20,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "tenant-r";
@@ -97,7 +98,7 @@ async fn a_changed_spec_reaches_one_instance_after_the_other() {
     has_max_connections(&tenant, "123").await;
     let primary = status.primary.unwrap();
     no_other_than_the_first_replica_meets_a_bad_image(&tenant, &primary, good).await;
-    a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(&tenant, &primary).await;
+    a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(&stage, &tenant, &primary).await;
     a_corrected_spec_goes_on_by_itself(&tenant).await;
 
     let writes = workload.stop().await.unwrap();
@@ -150,8 +151,34 @@ async fn leader(tenant: &Tenant) -> Result<String> {
     holder.context("nobody leads")
 }
 
+/// The mysqld of the replica that was not replaced yet ends meanwhile.
+async fn comes_back_with_the_keys_of_its_own_template(stage: &Stage, tenant: &Tenant, others: [&str; 2]) {
+    let pods = tenant.instances(ORDERS).await.unwrap();
+    let (name, pod) = pods.iter().find(|(name, _)| !others.contains(&name.as_str())).unwrap();
+    let host = names::instance_host(NAMESPACE, ORDERS, name);
+    let ask = async || {
+        let query = "SELECT @@max_connections, VARIABLE_VALUE FROM performance_schema.global_status \
+                     WHERE VARIABLE_NAME = 'Uptime'";
+        let row = tenant.sql(ORDERS, name, &host, UserRole::Reader, query).await?;
+        let fields: Vec<&str> = row.split('\t').collect();
+        anyhow::Ok((fields[0].to_owned(), fields[1].parse::<u64>()?))
+    };
+    let (_, before) = ask().await.unwrap();
+    stage.signal(pod, "mysqld", Signal::SIGKILL).unwrap();
+    let connections = wait::until(format!("{name} to be back"), LONG, OFTEN, || async {
+        let (connections, uptime) = ask().await?;
+        ensure!(uptime < before, "its mysqld has not ended");
+        Ok(connections)
+    });
+    assert_eq!(connections.await.unwrap(), "123");
+}
+
 /// The first replica waits until the deadline, whoever leads, and goes back; no other pod is touched.
-async fn a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(tenant: &Tenant, primary: &str) {
+async fn a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(
+    stage: &Stage,
+    tenant: &Tenant,
+    primary: &str,
+) {
     let before = uids(tenant).await.unwrap();
     let first = before.keys().rev().find(|pod| *pod != primary).unwrap().clone();
     apply(
@@ -168,6 +195,7 @@ async fn a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(tenant: 
     })
     .await
     .unwrap();
+    comes_back_with_the_keys_of_its_own_template(stage, tenant, [&first, primary]).await;
     let led = leader(tenant).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), NAMESPACE);
     pods.delete(&led, &DeleteParams::default().grace_period(0)).await.unwrap();
@@ -182,8 +210,8 @@ async fn a_key_that_mysqld_refuses_is_taken_back_also_by_another_leader(tenant: 
     assert!(given_up.reason.contains("no_such_variable"), "{given_up:?}");
     wait::until("all pods to be back", LONG, OFTEN, || async {
         let cluster = tenant.clusters().get(ORDERS).await?;
-        let state = rollout(&cluster).map(|rollout| rollout.state);
-        ensure!(state == Some(RolloutState::RolledBack), "{:?}", rollout(&cluster));
+        let now = rollout(&cluster);
+        ensure!(now.is_some_and(|now| now.state == RolloutState::RolledBack), "{now:?}");
         Ok(())
     })
     .await

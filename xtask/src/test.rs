@@ -7,8 +7,8 @@
 //! | 4 | real mysqld without Kubernetes | root, Debian packages |
 //! | 5 | real clusters | root, Go, Debian packages |
 //!
-//! The targets of tiers 4 and 5 wait more than they work, and each keeps to its own ports, namespaces or clusters.
-//! So several run at a time.
+//! The targets of tiers 3 to 5 wait more than they work, and each keeps to its own API server, ports, namespaces or
+//! clusters. So several run at a time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -55,7 +55,7 @@ const REAL_MYSQLD: &str = "real_mysqld";
 /// The targets that take longest, which are started first.
 const LONGEST: [&str; 5] = ["tier5_rotation", REAL_MYSQLD, "tier5_rest", "tier5_failover", "tier5_chaos"];
 
-/// How many targets of tiers 4 and 5 run at a time.
+/// How many targets of tiers 3 to 5 run at a time.
 const AT_A_TIME: usize = 3;
 
 /// All tiers.
@@ -80,7 +80,7 @@ pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
     if has(3) {
         tools::Tools::of(&tools::API_SERVER, &Progress::default()).await?;
         cargo(&["build", "--locked", "--workspace", "--bins"]).await?;
-        cargo(&[&TEST, &["--test", "tier3_*", "--", "--test-threads=1"][..]].concat()).await?;
+        several(&targets_of(3)?, &BTreeMap::new()).await?;
     }
     let mut targets = Vec::new();
     let mut environment = BTreeMap::new();
@@ -95,7 +95,7 @@ pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
         // Made before the tests, so that their times are those of the tests.
         let stage = scenario::Stage::set().await?;
         environment.insert(PROGRAMS_VARIABLE, stage.programs.programs.display().to_string());
-        targets.extend(tier5_targets()?);
+        targets.extend(targets_of(5)?);
     }
     if targets.is_empty() {
         return Ok(());
@@ -114,17 +114,18 @@ pub(crate) async fn tiers(wanted: &[u8]) -> Result<()> {
     tested
 }
 
-/// The test targets of tier 5, by the files that they are.
-fn tier5_targets() -> Result<Vec<String>> {
+/// The test targets of a tier of real API servers or clusters, by the files that they are, in their order.
+fn targets_of(tier: u8) -> Result<Vec<String>> {
+    let prefix = format!("tier{tier}_");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/tests");
     let listed = || format!("could not list {}", folder.display());
     let mut targets = Vec::new();
     for entry in std::fs::read_dir(&folder).with_context(listed)? {
         let file = entry.with_context(listed)?.path();
-        let target =
-            file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| stem.starts_with("tier5_"));
+        let target = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| stem.starts_with(&prefix));
         targets.extend(target.map(str::to_owned));
     }
+    targets.sort();
     Ok(targets)
 }
 
