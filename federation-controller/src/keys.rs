@@ -10,8 +10,7 @@ use fleet_runtime::{
     apply::{Applier, ApplyError},
     lease::Gate,
     tls::{
-        Authority, CertificateRequest, Identity, Material, ReloadingIdentity, TlsError, certificate,
-        material, tls_data,
+        Authority, CertificateRequest, Identity, ReloadingIdentity, TlsError, certificate, material, tls_data,
     },
 };
 use jiff::Timestamp;
@@ -97,7 +96,7 @@ impl Keeper {
             self.keep_secrets(known).await?;
         }
         match self.get(names::HUB_TLS_SECRET).await?.as_ref().and_then(material) {
-            Some(material) => self.adopt(&material),
+            Some(material) => Ok(ReloadingIdentity::adopt(&self.identity, &material)?),
             None => Ok(()),
         }
     }
@@ -141,15 +140,6 @@ impl Keeper {
             (names::HUB_TLS_SECRET, request("hub", dns_names, Identity::Hub)),
             (names::HUB_VIEWER_SECRET, request("hub viewer", Vec::new(), Identity::Viewer)),
         ]
-    }
-
-    fn adopt(&self, material: &Material) -> Result<(), KeepError> {
-        let current = self.identity.borrow().clone();
-        match current {
-            Some(identity) => drop(identity.swap(material)?),
-            None => drop(self.identity.send_replace(Some(ReloadingIdentity::new(material)?))),
-        }
-        Ok(())
     }
 
     async fn get(&self, name: &'static str) -> Result<Option<Secret>, KeepError> {

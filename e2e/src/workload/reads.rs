@@ -98,6 +98,7 @@ impl Stale {
         let mut floor = 0;
         let mut seen: BTreeMap<u32, u64> = BTreeMap::new();
         let mut episodes: BTreeMap<Server, Episode> = BTreeMap::new();
+        let mut over = Vec::new();
         for read in sent {
             while let Some((_, id)) = acknowledged.next_if(|(ended, _)| *ended < read.sent) {
                 floor = floor.max(id);
@@ -121,16 +122,13 @@ impl Stale {
             };
             let episode = episodes.entry(read.server).or_insert_with(begun);
             if read.sent.duration_since(episode.last) > EPISODE {
-                stale.longest =
-                    stale.longest.into_iter().chain([episode.clone()]).max_by_key(Episode::duration);
-                *episode = begun();
+                over.push(std::mem::replace(episode, begun()));
             }
             episode.last = read.sent;
             episode.reads += 1;
             episode.readers.insert(read.reader);
         }
-        let all = stale.longest.into_iter().chain(episodes.into_values());
-        stale.longest = all.max_by_key(Episode::duration);
+        stale.longest = over.into_iter().chain(episodes.into_values()).max_by_key(Episode::duration);
         stale
     }
 }

@@ -6,11 +6,7 @@
 mod declare;
 mod matches;
 
-use std::{
-    borrow::Cow,
-    fmt::{Debug, Write},
-    future::Future,
-};
+use std::{borrow::Cow, fmt::Debug, future::Future};
 
 use fleet_api::names::{LABEL_MANAGED_BY, MANAGER};
 use kube::{
@@ -441,10 +437,7 @@ fn guarded<K: Object>(action: &'static str, live: &K, mut patch: Value) -> Resul
 fn hash(wanted: &Value) -> String {
     // Maps of serde_json are ordered by key, so equal objects have equal text.
     let digest = ring::digest::digest(&ring::digest::SHA256, wanted.to_string().as_bytes());
-    digest.as_ref().iter().take(16).fold(String::new(), |mut text, byte| {
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(digest).chars().take(32).collect()
 }
 
 fn annotate(wanted: &mut Value, hash: &str) {

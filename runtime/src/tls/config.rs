@@ -68,6 +68,16 @@ impl ReloadingIdentity {
         Ok(true)
     }
 
+    /// Has everybody who watches `current` show this certificate from now on, the first one or another one.
+    pub fn adopt(current: &watch::Sender<Option<Self>>, material: &Material) -> Result<(), TlsError> {
+        let known = current.borrow().clone();
+        match known {
+            Some(identity) => drop(identity.swap(material)?),
+            None => drop(current.send_replace(Some(Self::new(material)?))),
+        }
+        Ok(())
+    }
+
     /// What is current.
     pub fn material(&self) -> Material {
         self.current.read().unwrap_or_else(PoisonError::into_inner).material.clone()

@@ -16,13 +16,9 @@ pub struct Fingerprint(String);
 impl Fingerprint {
     /// Of a certificate.
     pub(super) fn of(der: &CertificateDer<'_>) -> Self {
-        let digest = digest::digest(&digest::SHA256, der);
-        let digit = |half: u8| char::from_digit(half.into(), 16).unwrap_or_default();
-        Self(digest.as_ref().iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
+        Self(hex::encode(digest::digest(&digest::SHA256, der)))
     }
-}
 
-impl Fingerprint {
     /// Of a certificate as PEM; `None` where it is none.
     pub fn of_pem(pem: &str) -> Option<Self> {
         CertificateDer::from_pem_slice(pem.as_bytes()).ok().map(|der| Self::of(&der))

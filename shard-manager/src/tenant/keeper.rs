@@ -6,7 +6,7 @@ use fleet_api::names;
 use fleet_runtime::{
     apply::{Applier, ApplyError},
     error::{Classified as _, ErrorClass},
-    tls::{Material, ReloadingIdentity, material},
+    tls::{ReloadingIdentity, material},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -97,7 +97,7 @@ impl Keeper {
         // The certificate in use does not depend on what it was made with.
         let secret = self.stores.get(&self.stores.secrets, &names::shard_tls_secret(&self.namespace));
         if let Some(material) = secret.and_then(|live| material(&live)) {
-            self.adopt(&material)?;
+            ReloadingIdentity::adopt(&self.identity, &material).map_err(KeysError::from)?;
         }
         let keys = kept?;
         match keys {
@@ -188,16 +188,5 @@ impl Keeper {
             }
             made => Ok(made.map(|_| keys)?),
         }
-    }
-
-    fn adopt(&self, material: &Material) -> Result<(), KeysError> {
-        let current = self.identity.borrow().clone();
-        match current {
-            Some(identity) => {
-                identity.swap(material)?;
-            }
-            None => drop(self.identity.send_replace(Some(ReloadingIdentity::new(material)?))),
-        }
-        Ok(())
     }
 }

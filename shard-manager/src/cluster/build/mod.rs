@@ -6,7 +6,7 @@ mod revision;
 mod secrets;
 mod stateful_set;
 
-use std::{fmt::Write as _, marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc};
 
 use fleet_api::{reserved, v1::MySQLCluster};
 use fleet_topology::InstanceId;
@@ -163,11 +163,7 @@ fn disruption_budget(inputs: &Inputs<'_>) -> Option<PodDisruptionBudget> {
 /// The first 16 hex digits of a SHA-256.
 fn short_hash(text: &str) -> String {
     let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().take(8).fold(String::new(), |mut hex, byte| {
-        // Writing to a String can't fail.
-        let _always_fits = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex::encode(digest).chars().take(16).collect()
 }
 
 #[cfg(test)]
