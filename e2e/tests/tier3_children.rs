@@ -50,6 +50,7 @@ const NAMESPACE: &str = "default";
 struct Shard {
     process: Owned,
     metrics: String,
+    log: tempfile::NamedTempFile,
 }
 
 impl Shard {
@@ -64,16 +65,17 @@ impl Shard {
 
 fn shard(server: &ApiServer, pod: &str) -> Shard {
     let [metrics, health, grpc] = free_addresses();
+    let log = tempfile::NamedTempFile::new().unwrap();
     let process = Command::new(paths::program("shard-manager"))
         .env("KUBECONFIG", server.kubeconfig())
         .args(["--namespace", NAMESPACE, "--pod-name", pod, "--agent-image", "fleet:1"])
         .args(["--metrics-addr", &metrics, "--health-addr", &health, "--grpc-addr", &grpc])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log.reopen().unwrap())
         .spawn()
         .unwrap();
-    Shard { process: Owned(process), metrics }
+    Shard { process: Owned(process), metrics, log }
 }
 
 fn free_addresses<const N: usize>() -> [String; N] {
@@ -85,7 +87,8 @@ fn free_addresses<const N: usize>() -> [String; N] {
 fn end(mut shard: Shard) {
     let pid = nix::unistd::Pid::from_raw(shard.process.0.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    assert_eq!(shard.process.0.wait().unwrap().code(), Some(0));
+    let code = shard.process.0.wait().unwrap().code();
+    assert_eq!(code, Some(0), "{}", std::fs::read_to_string(shard.log.path()).unwrap());
 }
 
 /// Waits until the check gives something.

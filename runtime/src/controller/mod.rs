@@ -20,7 +20,7 @@ mod worker;
 use std::{fmt::Debug, future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 
 pub use changed::Changed;
-use futures::StreamExt;
+use futures::{FutureExt as _, StreamExt as _};
 use kube::{
     Api, Client, Resource,
     core::{DeserializeGuard, NamespaceResourceScope},
@@ -135,7 +135,8 @@ where
     R: Reconcile<K>,
 {
     let name = options.name;
-    let worker = Worker::new(controller.store(), reconciler, options, totals, shutdown.clone());
+    let store = controller.store();
+    let worker = Worker::new(store.clone(), reconciler, options, totals, shutdown.clone());
     let worker = Arc::new(worker);
     // The number of reconciles at a time is the worker's own: kube does not tell how many wait.
     let mut outcomes = controller
@@ -143,7 +144,20 @@ where
         .graceful_shutdown_on(shutdown.clone().cancelled_owned())
         .run(Worker::reconcile, Worker::error_policy, worker.clone())
         .boxed();
-    while let Some(outcome) = outcomes.next().await {
+    // Before the objects are listed kube's loop does not end, and no reconcile runs.
+    let ended_before_listed = async {
+        shutdown.cancelled().await;
+        if store.wait_until_ready().now_or_never().is_some() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let mut ended_before_listed = std::pin::pin!(ended_before_listed);
+    loop {
+        let outcome = tokio::select! {
+            outcome = outcomes.next() => outcome,
+            () = &mut ended_before_listed => return Ok(()),
+        };
+        let Some(outcome) = outcome else { break };
         match outcome {
             Ok(_) => {}
             Err(Error::ObjectNotFound(object)) => {

@@ -4,9 +4,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::{
-    reflector::{self, ObjectRef, Store, store::Writer},
-    watcher::Event,
+use kube::{
+    client::Body,
+    runtime::{
+        reflector::{self, ObjectRef, Store, store::Writer},
+        watcher::Event,
+    },
 };
 use serde_json::json;
 use tokio::{sync::Semaphore, time::Instant};
@@ -238,4 +241,17 @@ async fn objects_that_wait_for_their_turn_are_the_queue() {
     let (_, _, _, depth) = tokio::join!(a, b, c, watched);
     assert_eq!(depth, 2);
     assert_eq!(fixture.totals.queue_depth(), 0);
+}
+
+#[tokio::test]
+async fn a_shutdown_before_the_objects_are_listed_is_no_failure() {
+    let (service, mut server) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let controller = watched::<ConfigMap>(&Client::new(service, "tenant-a"), "tenant-a", &Changed::default());
+    let options = Options::new("mysqlcluster", "tenant-a", NonZeroUsize::MIN);
+    let totals = Totals::new("mysqlcluster", &Metrics::new());
+    let shutdown = CancellationToken::new();
+    let running = tokio::spawn(run(controller, script([]).into(), options, totals, shutdown.clone()));
+    let _unanswered = server.next_request().await.unwrap();
+    shutdown.cancel();
+    running.await.unwrap().unwrap();
 }
