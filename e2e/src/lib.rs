@@ -17,6 +17,7 @@ pub mod kubernetes;
 pub mod paths;
 pub mod policies;
 pub mod progress;
+pub mod registry;
 pub mod roles;
 pub mod scenario;
 pub mod tenant;

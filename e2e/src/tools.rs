@@ -31,7 +31,7 @@ const KUBERNETES_FLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersio
 
 const SMALL: &str = "-s -w";
 
-const MODULES: [Module; 8] = [
+const MODULES: [Module; 9] = [
     Module {
         folder: "etcd",
         commands: &[("etcd", "go.etcd.io/etcd/server/v3")],
@@ -95,10 +95,24 @@ const MODULES: [Module; 8] = [
         cgo: false,
     },
     Module { folder: "loopcsi", commands: &[("loopcsi", ".")], tags: "", ldflags: SMALL, cgo: false },
+    Module {
+        folder: "registry",
+        commands: &[("registry", "github.com/distribution/distribution/v3/cmd/registry")],
+        tags: "",
+        ldflags: SMALL,
+        cgo: false,
+    },
 ];
 
 /// What a bare API server needs.
 pub const API_SERVER: [&str; 2] = ["etcd", "kubernetes"];
+
+/// What local clusters need.
+pub const CLUSTERS: [&str; 8] =
+    ["etcd", "kubernetes", "containerd", "runc", "coredns", "provisioner", "resizer", "loopcsi"];
+
+/// A registry of images, for tests.
+pub const REGISTRY: [&str; 1] = ["registry"];
 
 /// The built programs by name.
 #[derive(Debug, Clone, Default)]
@@ -107,12 +121,6 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Builds every module that is not in the cache.
-    pub async fn all(progress: &Progress) -> Result<Self> {
-        let folders: Vec<&str> = MODULES.iter().map(|module| module.folder).collect();
-        Self::of(&folders, progress).await
-    }
-
     /// Builds the named modules that are not in the cache.
     pub async fn of(folders: &[&str], progress: &Progress) -> Result<Self> {
         let go = Go::find().await?;

@@ -37,7 +37,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 const OFTEN: Duration = Duration::from_millis(20);
 /// How long it may take to make the table.
 const PREPARED: Duration = Duration::from_secs(10);
-/// How long a client waits after something went wrong.
+/// How long a client waits after something went wrong, and a paced one after each answer.
 const PAUSE: Duration = Duration::from_millis(10);
 /// "The server is running with the --super-read-only option": refused before anything was done.
 const READ_ONLY: u16 = 1290;
@@ -116,6 +116,14 @@ pub struct Clients {
     pub pause: Duration,
 }
 
+impl Clients {
+    /// Writers on node 0 that leave a processor to what is tested beside them.
+    #[must_use]
+    pub fn paced(writers: u32) -> Self {
+        Self { writers, readers: 0, nodes: vec![0], pause: PAUSE }
+    }
+}
+
 /// What the clients were told, by the time of the answer.
 #[derive(Debug, Default)]
 pub struct Told {
@@ -136,7 +144,7 @@ impl Workload {
     /// Starts clients that write through the Service of the primary of `cluster`, as programs on node 0 of
     /// `machine` would. The table is made first, so the cluster has to take writes.
     pub async fn start(machine: &Cluster, tenant: &Tenant, cluster: &str, clients: u32) -> Result<Self> {
-        let clients = Clients { writers: clients, readers: 0, nodes: vec![0], pause: Duration::ZERO };
+        let clients = Clients { pause: Duration::ZERO, ..Clients::paced(clients) };
         Self::start_with(machine, tenant, cluster, &clients).await
     }
 

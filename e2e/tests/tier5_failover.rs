@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::scenario::{Stage, Stopped};
 use e2e::tenant::Tenant;
 use e2e::wait;
-use e2e::workload::{Verdict, Workload, outage, reaches};
+use e2e::workload::{Clients, Verdict, Workload, outage, reaches};
 use fleet_api::names::{self, UserRole};
 use fleet_api::v1::{ConditionType, InstanceRole, MySQLCluster, Phase, RequestKind, RequestOutcome};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -49,7 +49,8 @@ async fn pod(tenant: &Tenant, name: &str) -> Pod {
 async fn loses_nothing(what: &str, fault: impl AsyncFnOnce(&Stage, &Tenant, &str) -> Result<()>) {
     let (stage, tenant, before) = healthy().await;
     let primary = primary_of(&before);
-    let workload = Workload::start(&stage.cluster, &tenant, ORDERS, CLIENTS).await.unwrap();
+    let workload =
+        Workload::start_with(&stage.cluster, &tenant, ORDERS, &Clients::paced(CLIENTS)).await.unwrap();
     reaches(&tenant, ORDERS, &primary, SOON).await.unwrap();
     let since = Instant::now();
     fault(&stage, &tenant, &primary).await.unwrap();

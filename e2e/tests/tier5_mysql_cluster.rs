@@ -20,7 +20,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-const NAMESPACE: &str = "tenant-a";
+const NAMESPACE: &str = "tenant-m";
 const ORDERS: &str = "orders";
 const LONG: Duration = Duration::from_mins(3);
 const SOON: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::scenario::Stage;
 use e2e::tenant::Tenant;
 use e2e::wait;
-use e2e::workload::{Verdict, Workload, outage};
+use e2e::workload::{Clients, Verdict, Workload, outage};
 use fleet_api::names::{self, UserRole};
 use fleet_api::v1::{ConditionType, MySQLCluster, RolloutState, RolloutStatus};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -81,7 +81,8 @@ async fn a_changed_spec_reaches_one_instance_after_the_other() {
     apply(&tenant, json!({})).await;
     let cluster = tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
     let primary = cluster.status.unwrap().primary.unwrap();
-    let workload = Workload::start(&stage.cluster, &tenant, ORDERS, CLIENTS).await.unwrap();
+    let workload =
+        Workload::start_with(&stage.cluster, &tenant, ORDERS, &Clients::paced(CLIENTS)).await.unwrap();
 
     let before = uids(&tenant).await.unwrap();
     let since = Instant::now();

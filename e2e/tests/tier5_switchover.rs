@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use e2e::scenario::Stage;
 use e2e::tenant::Tenant;
 use e2e::wait;
-use e2e::workload::{Verdict, Workload, outage, reaches};
+use e2e::workload::{Clients, Verdict, Workload, outage, reaches};
 use fleet_api::names::{self, UserRole};
 use fleet_api::v1::{AnsweredRequest, ConditionType, MySQLCluster, RequestOutcome};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -43,7 +43,8 @@ impl Scene {
         let tenant = stage.tenant(NAMESPACE).await.unwrap();
         tenant.apply(ORDERS, &tenant.spec(json!({}))).await.unwrap();
         tenant.wait_for(ORDERS, ConditionType::Healthy, "True", LONG).await.unwrap();
-        let workload = Workload::start(&stage.cluster, &tenant, ORDERS, CLIENTS).await.unwrap();
+        let workload =
+            Workload::start_with(&stage.cluster, &tenant, ORDERS, &Clients::paced(CLIENTS)).await.unwrap();
         let scene = Self { stage, tenant, workload, changes: Vec::new() };
         scene.writes_go_on().await;
         scene

@@ -23,7 +23,7 @@ use crate::images::fleet::Profile;
 use crate::progress::Progress;
 use crate::scenario::Stage;
 use crate::tenant::Tenant;
-use crate::tools::Tools;
+use crate::tools::{self, Tools};
 use crate::wait;
 
 /// The name of the MySQL cluster.
@@ -80,7 +80,7 @@ impl Arena {
             .await
             .context("could not keep pods off the node of the control plane")?;
         let tenant = stage.tenant(namespace).await?;
-        let tools = Tools::all(&Progress::default()).await?;
+        let tools = Tools::of(&tools::CLUSTERS, &Progress::default()).await?;
         let pki = Pki::ensure(&stage.cluster.home().join("pki"), stage.cluster.plan())?;
         let arena = Self { stage, tenant, tools, pki };
         arena.wanted(3).await?;

@@ -33,7 +33,7 @@ pub async fn up(names: &[String], nodes: Option<u8>, progress: &Progress) -> Res
     }
     host::require_clusters()?;
     host::ensure_cluster_packages(progress).await?;
-    let tools = Tools::all(progress).await?;
+    let tools = Tools::of(&tools::CLUSTERS, progress).await?;
     let pause = pause::archive(progress).await?;
     try_join_all(names.iter().map(|name| {
         let work = one(name, nodes, &tools, &pause, progress);
