@@ -1,19 +1,22 @@
 //! The demonstration in a cluster that somebody has, with a registry that it pulls from.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use e2e::cluster::{Cluster, down, up};
 use e2e::images::{mysql, push};
 use e2e::progress::Progress;
 use e2e::registry::Registry;
-use e2e::scenario::Stage;
 use e2e::{command, demo, kubernetes, paths};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ListParams;
 use kube::{Api, Client};
 
-async fn demonstrate(stage: &Stage, arguments: &[&str]) -> Result<String, anyhow::Error> {
+/// A cluster of its own: once kubelet has pulled an image, it asks for credentials also where it was loaded.
+const CLUSTER: &str = "t-existing";
+
+async fn demonstrate(cluster: &Cluster, arguments: &[&str]) -> Result<String, anyhow::Error> {
     let mut xtask = command::command(paths::program("xtask"));
-    xtask.env("KUBECONFIG", stage.cluster.kubeconfig()).current_dir(paths::checkout());
+    xtask.env("KUBECONFIG", cluster.kubeconfig()).current_dir(paths::checkout());
     command::finish(xtask.arg("demo").args(arguments)).await
 }
 
@@ -27,13 +30,14 @@ async fn images(client: &Client) -> Vec<String> {
 
 #[tokio::test]
 async fn the_demonstration_runs_in_a_cluster_of_a_context_and_leaves_it_as_it_was() {
-    let stage = Stage::set().await.unwrap();
-    let registry = Registry::start(&stage.cluster).await.unwrap();
+    let progress = Progress::default();
+    let cluster = up::up(&[CLUSTER.to_owned()], None, &progress).await.unwrap().remove(0);
+    let registry = Registry::start(&cluster).await.unwrap();
     let place = registry.place();
-    let mysql = mysql::mysql(&Progress::default()).await.unwrap();
+    let mysql = mysql::mysql(&progress).await.unwrap();
     push::push(&mysql.image, place).await.unwrap();
-    let client = kubernetes::client_from_file(&stage.cluster.kubeconfig()).await.unwrap();
-    let config = kube::config::Kubeconfig::read_from(stage.cluster.kubeconfig()).unwrap();
+    let client = kubernetes::client_from_file(&cluster.kubeconfig()).await.unwrap();
+    let config = kube::config::Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
     let context = config.current_context.unwrap();
 
     let in_it = ["--context", &context];
@@ -41,13 +45,13 @@ async fn the_demonstration_runs_in_a_cluster_of_a_context_and_leaves_it_as_it_wa
     let images_from = ["--image-registry", place, "--mysql-image", &mysql_image];
     let whole = [&in_it[..], &images_from, &["--mysql-version", &mysql.version]].concat();
     for _again in 0..2 {
-        let said = demonstrate(&stage, &whole).await.unwrap();
+        let said = demonstrate(&cluster, &whole).await.unwrap();
         assert!(said.contains(demo::ORDERS) && said.contains("Healthy"), "{said}");
     }
     let pulled = images(&client).await;
     assert!(pulled.len() > 3 && pulled.iter().all(|image| image.starts_with(place)), "{pulled:?}");
 
-    demonstrate(&stage, &[&in_it[..], &["--down"]].concat()).await.unwrap();
+    demonstrate(&cluster, &[&in_it[..], &["--down"]].concat()).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(client.clone());
     assert!(namespaces.get_opt(demo::NAMESPACE).await.unwrap().is_none());
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -60,8 +64,8 @@ async fn the_demonstration_runs_in_a_cluster_of_a_context_and_leaves_it_as_it_wa
         .await
         .unwrap();
     for arguments in [&whole[..], &[&in_it[..], &["--down"]].concat()] {
-        let error = demonstrate(&stage, arguments).await.unwrap_err().to_string();
+        let error = demonstrate(&cluster, arguments).await.unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("left alone"), "{error}");
     }
-    namespaces.delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+    down::down(CLUSTER, false, &progress).await.unwrap();
 }

@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_mins(2);
 const SOON: Duration = Duration::from_secs(30);
 const OFTEN: Duration = Duration::from_millis(500);
 /// Load enough to notice, for minutes.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(200);
 /// The shortest wait, twice, and for each step the time that kubelet needs to show a Secret.
 const EXCHANGE: Duration = Duration::from_mins(12);
 

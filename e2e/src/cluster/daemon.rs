@@ -34,6 +34,9 @@ const CLOSE_INHERITED: &str = "for file in /proc/self/fd/*; do number=${file##*/
 /// nsenter, the program) it has no environment to be found by.
 const MISSED: u32 = 3;
 
+/// How often a process is started that ended with an excuse.
+const ATTEMPTS: u32 = 5;
+
 /// A process to run and all that decides how it runs.
 #[derive(Debug, Clone)]
 pub struct Daemon {
@@ -118,6 +121,24 @@ impl Daemon {
             () = watch => Err(anyhow::anyhow!("{} ended", self.id)),
         };
         result.with_context(|| wait::tail(&self.log, 20))
+    }
+
+    /// The same for a process that another of its kind may end at its start: while the end of its log has
+    /// `excuse`, it is started again, a few times.
+    pub async fn ready_despite<T, F, Fut>(&self, excuse: &str, limit: Duration, mut probe: F) -> Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        for _attempt in 1..ATTEMPTS {
+            match self.ready(limit, &mut probe).await {
+                Err(_) if !self.is_running() && wait::tail(&self.log, 20).contains(excuse) => {
+                    self.start_again()?;
+                }
+                outcome => return outcome,
+            }
+        }
+        self.ready(limit, probe).await
     }
 
     /// Starts the process as a child that ends with the handle: for tests that own it.
@@ -239,7 +260,48 @@ fn variable(pid: i32, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::ensure;
+
     use super::*;
+
+    fn scripted(folder: &Path, name: &str, script: &str) -> Daemon {
+        Daemon {
+            id: format!("t-unit/0/{name}"),
+            namespace: None,
+            program: crate::command::find("bash").unwrap(),
+            arguments: vec!["-c".into(), script.into(), folder.join("started").display().to_string()],
+            environment: vec![],
+            files: vec![],
+            log: folder.join("log"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_ends_with_an_excuse_is_started_again_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let second_works = "if [[ -e $0 ]]; then : > $0.twice; while :; do sleep 0.1; done; fi; \
+                            echo port taken; : > $0";
+        let daemon = scripted(folder.path(), "second", second_works);
+        daemon.ensure().await.unwrap();
+        let works = || async {
+            ensure!(folder.path().join("started.twice").exists(), "it does not work yet");
+            Ok(())
+        };
+        daemon.ready_despite("port taken", Duration::from_secs(20), works).await.unwrap();
+        daemon.kill().await.unwrap();
+
+        let broken = scripted(folder.path(), "broken", "echo started >> $0; echo no such file");
+        for (excuse, starts) in [("port taken", 1), ("no such file", ATTEMPTS)] {
+            let _ = fs::remove_file(folder.path().join("started"));
+            let _ = fs::remove_file(&broken.log);
+            broken.ensure().await.unwrap();
+            let never = || async { bail!("it never works") };
+            let ended = broken.ready_despite::<(), _, _>(excuse, Duration::from_secs(20), never).await;
+            assert!(format!("{:#}", ended.unwrap_err()).contains("no such file"));
+            let told = fs::read_to_string(folder.path().join("started")).unwrap();
+            assert_eq!(told.lines().count(), usize::try_from(starts).unwrap(), "{excuse}");
+        }
+    }
 
     #[tokio::test]
     async fn a_daemon_does_not_keep_the_lock_that_its_starter_was_given() {

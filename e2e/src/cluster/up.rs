@@ -23,6 +23,10 @@ use crate::{host, kubernetes, wait};
 
 const START: Duration = Duration::from_secs(90);
 
+/// How a kubelet ends that started in the same moment as another one of this machine: each makes this socket
+/// anew, and its place can't be chosen.
+const SOCKET_TAKEN: &str = "device-plugins/kubelet.sock: bind: address already in use";
+
 /// Brings clusters up side by side, or repairs them; returns when all their nodes are Ready and DNS and
 /// storage serve. `nodes` is the number of nodes of each; without it, 1 for a new cluster.
 ///
@@ -145,7 +149,7 @@ async fn nodes_and_services(cluster: &Cluster, parts: &Parts<'_>, client: &Clien
         try_join_all(plan.each_node().zip(kubelets.iter().zip(&drivers)).map(|(node, (kubelet, driver))| {
             let name = plan.node_name(node);
             async move {
-                kubelet.ready(START, || node_ready(client, &name)).await?;
+                kubelet.ready_despite(SOCKET_TAKEN, START, || node_ready(client, &name)).await?;
                 driver.ready(START, || driver_registered(client, &name)).await
             }
         }));
