@@ -12,8 +12,10 @@
 //! | [`term`] | the count of primaries |
 //! | [`observe`] | what is known of a cluster, and what is not |
 //! | [`decide`](mod@decide) | from a view to a decision |
+//! | [`federation`] | the failover between members of a federated cluster |
 
 pub mod decide;
+pub mod federation;
 pub mod gtid;
 pub mod observe;
 pub mod quorum;

@@ -8,6 +8,7 @@
     reason = "a test that goes wrong has to end"
 )]
 
+mod members;
 #[expect(dead_code, reason = "shared with the simulation, which uses more of it")]
 #[path = "../it/views.rs"]
 mod views;

@@ -28,6 +28,7 @@ macro_rules! mutants {
 
 mod choosing;
 mod copy;
+mod federation;
 mod forcing;
 mod gtid_algebra;
 mod handing_over;
@@ -59,8 +60,9 @@ struct Mutant {
 }
 
 /// Those of all modules.
-const MUTANTS: [&[Mutant]; 14] = [
+const MUTANTS: [&[Mutant]; 15] = [
     choosing::ALL,
+    federation::ALL,
     forcing::ALL,
     gtid_algebra::ALL,
     handing_over::ALL,
