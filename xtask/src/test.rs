@@ -53,7 +53,8 @@ const MUTANTS: &str = "fleet-topology/mutants";
 const REAL_MYSQLD: &str = "real_mysqld";
 
 /// The targets that take longest, which are started first.
-const LONGEST: [&str; 5] = ["tier5_rotation", REAL_MYSQLD, "tier5_rest", "tier5_failover", "tier5_chaos"];
+const LONGEST: [&str; 6] =
+    ["tier5_failover", "tier5_rotation", "tier5_rest", REAL_MYSQLD, "tier5_chaos", "tier5_rollout"];
 
 /// How many targets of tiers 3 to 5 run at a time.
 const AT_A_TIME: usize = 3;
