@@ -147,7 +147,7 @@ fn spawn(home: &Path, name: &str, program: &Path, arguments: Vec<String>) -> Res
 }
 
 /// Ports that are free now; another program may take one before it is used, then the start fails and says so.
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut ports = [0; N];
     let mut held = Vec::new();
     for port in &mut ports {

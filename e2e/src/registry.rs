@@ -2,14 +2,14 @@
 //! local cluster, as the local registries of kind and k3d are.
 
 use std::fs::File;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
+use crate::apiserver::free_ports;
 use crate::cluster::Cluster;
 use crate::command::Owned;
 use crate::progress::Progress;
@@ -30,7 +30,7 @@ impl Registry {
         let tools = Tools::of(&tools::REGISTRY, &Progress::default()).await?;
         let program = tools.path("registry")?;
         let folder = tempfile::Builder::new().prefix("registry-").tempdir()?;
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let [port] = free_ports()?;
         let settings = json!({
             "version": 0.1,
             "log": {"accesslog": {"disabled": true}},
@@ -54,7 +54,7 @@ impl Registry {
     }
 }
 
-async fn serve(mut command: Command, config: &Path, log: &PathBuf) -> Result<Owned> {
+async fn serve(mut command: Command, config: &Path, log: &Path) -> Result<Owned> {
     let file = File::create(log).with_context(|| format!("could not write {}", log.display()))?;
     command.arg("serve").arg(config).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let process = Owned(command.spawn().context("could not start the registry")?);

@@ -8,7 +8,7 @@ use e2e::registry::Registry;
 use e2e::{command, demo, kubernetes, paths};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 
 /// A cluster of its own: once kubelet has pulled an image, it asks for credentials also where it was loaded.
@@ -59,10 +59,7 @@ async fn the_demonstration_runs_in_a_cluster_of_a_context_and_leaves_it_as_it_wa
 
     let name = demo::NAMESPACE;
     let others = serde_json::json!({"metadata": {"name": name, "labels": {"team": "a"}}});
-    namespaces
-        .create(&kube::api::PostParams::default(), &serde_json::from_value(others).unwrap())
-        .await
-        .unwrap();
+    namespaces.create(&PostParams::default(), &serde_json::from_value(others).unwrap()).await.unwrap();
     for arguments in [&whole[..], &[&in_it[..], &["--down"]].concat()] {
         let error = demonstrate(&cluster, arguments).await.unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("left alone"), "{error}");

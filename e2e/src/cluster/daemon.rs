@@ -264,16 +264,21 @@ mod tests {
 
     use super::*;
 
-    fn scripted(folder: &Path, name: &str, script: &str) -> Daemon {
+    fn daemon(folder: &Path, name: &str, program: &str, arguments: Vec<String>) -> Daemon {
         Daemon {
             id: format!("t-unit/0/{name}"),
             namespace: None,
-            program: crate::command::find("bash").unwrap(),
-            arguments: vec!["-c".into(), script.into(), folder.join("started").display().to_string()],
+            program: crate::command::find(program).unwrap(),
+            arguments,
             environment: vec![],
             files: vec![],
             log: folder.join("log"),
         }
+    }
+
+    fn scripted(folder: &Path, name: &str, script: &str) -> Daemon {
+        let started = folder.join("started").display().to_string();
+        daemon(folder, name, "bash", vec!["-c".into(), script.into(), started])
     }
 
     #[tokio::test]
@@ -310,15 +315,7 @@ mod tests {
         let file = File::create(&lock).unwrap();
         // As flock(1) passes it on: without the flag that closes it at an exec.
         let inherited = nix::unistd::dup(&file).unwrap();
-        let daemon = Daemon {
-            id: "t-unit/0/sleep".into(),
-            namespace: None,
-            program: crate::command::find("sleep").unwrap(),
-            arguments: vec!["60".into()],
-            environment: vec![],
-            files: vec![],
-            log: folder.path().join("log"),
-        };
+        let daemon = daemon(folder.path(), "sleep", "sleep", vec!["60".into()]);
         let child = daemon.spawn_owned().unwrap();
         let process = format!("/proc/{}", child.id().unwrap());
         wait::until("the daemon to run", Duration::from_secs(10), Duration::from_millis(5), || async {

@@ -25,9 +25,9 @@ pub const NAMESPACE: &str = "default";
 
 /// A shard manager, ended with the test.
 pub struct Shard {
-    pub process: Owned,
+    process: Owned,
     pub metrics: String,
-    pub log: tempfile::NamedTempFile,
+    log: tempfile::NamedTempFile,
 }
 
 impl Shard {
@@ -55,7 +55,7 @@ pub fn shard(server: &ApiServer, pod: &str) -> Shard {
     Shard { process: Owned(process), metrics, log }
 }
 
-pub fn free_addresses<const N: usize>() -> [String; N] {
+fn free_addresses<const N: usize>() -> [String; N] {
     let listeners = [(); N].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().to_string())
 }
@@ -73,7 +73,7 @@ pub async fn until<T>(what: &str, check: impl AsyncFnMut() -> Option<T>) -> T {
     wait::found(what, LIMIT, check).await.unwrap()
 }
 
-pub async fn install_crds(client: &Client) {
+async fn install_crds(client: &Client) {
     let api = Api::all(client.clone());
     for crd in fleet_api::crds() {
         api.create(&PostParams::default(), &crd).await.unwrap();
@@ -98,7 +98,7 @@ pub fn orders() -> MySQLCluster {
 }
 
 pub struct World {
-    pub client: Client,
+    client: Client,
     pub server: ApiServer,
 }
 

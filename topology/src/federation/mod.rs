@@ -117,8 +117,7 @@ impl FederationDecision {
 /// Decides what a hub does next about one federated cluster. Equal views give equal decisions.
 pub fn decide_federation(view: &FederationView) -> FederationDecision {
     if view.mode != Mode::AckQuorum {
-        let reason = "only acknowledgements of other members prove that a failover is safe".to_owned();
-        return FederationDecision::waits(FederationState::Refused { reason });
+        return refused("only acknowledgements of other members prove that a failover is safe".to_owned());
     }
     let ackers = u32::try_from(view.record.ackers.len()).unwrap_or(u32::MAX);
     let quorum = match Quorum::new(ackers, view.record.required_acks) {
@@ -186,14 +185,18 @@ fn fencing(view: &FederationView, quorum: Quorum) -> FederationDecision {
     }
     let (heard, silent): (BTreeSet<_>, BTreeSet<_>) =
         missing.into_iter().partition(|name| view.report(name).is_some());
-    let state = match () {
-        () if heard.is_empty() && silent.is_empty() => {
-            return refused("no acker of the lost term has data and enough ackers of its own".to_owned());
-        }
-        () if silent.is_empty() => FederationState::FailingOver,
-        () if enough && heard.iter().any(|name| view.may_lead(name)) => FederationState::FailingOver,
-        () if !enough && proved_by(revoked.len() + heard.len()) => FederationState::FailingOver,
-        () => FederationState::FailoverBlocked { missing: silent },
+    if heard.is_empty() && silent.is_empty() {
+        return refused("no acker of the lost term has data and enough ackers of its own".to_owned());
+    }
+    let those_heard_suffice = if enough {
+        heard.iter().any(|name| view.may_lead(name))
+    } else {
+        proved_by(revoked.len() + heard.len())
+    };
+    let state = if silent.is_empty() || those_heard_suffice {
+        FederationState::FailingOver
+    } else {
+        FederationState::FailoverBlocked { missing: silent }
     };
     let mut orders: Vec<_> = heard.into_iter().map(|member| MemberOrder::Revoke { member, term }).collect();
     if view.report(&record.active).is_some() {
